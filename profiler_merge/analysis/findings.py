@@ -775,7 +775,7 @@ def _checkpoint_blocking(found: Analysis) -> Iterator[Hit]:
     "The first step is a warm-up",
     "It takes {excess:ns} longer than the usual step (mean of the ranks); the other findings leave it out.",
     "at least {WARM_UP:g} times the median of the other steps",
-    "None is needed for a long run, which has one first step too. In a short test, leave the first step out "
+    "A long run needs no change, since it has only one first step. In a short test, leave the first step out "
     "(--part steps=1-N) before you compare.",
 )
 def _warm_up(found: Analysis) -> Iterator[Hit]:

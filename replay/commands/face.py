@@ -318,7 +318,8 @@ def _parameter(each: Stated) -> click.Parameter | None:
     kind: Any = str if about.text else PATH if os.PathLike[str] in each.kinds else str
     if isinstance(about, Argument):
         nargs = -1 if each.many else 1
-        return click.Argument([each.keyword], type=kind, nargs=nargs, required=required, metavar=about.metavar)
+        metavar = about.metavar if required or about.metavar.startswith("[") else f"[{about.metavar}]"
+        return click.Argument([each.keyword], type=kind, nargs=nargs, required=required, metavar=metavar)
     if about.flags == "":
         return None
     flags = (about.flags or f"--{each.name.replace('_', '-')}").split()

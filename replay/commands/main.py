@@ -90,13 +90,14 @@ OLD_OPTIONS = (
     ("run regress", "--direct", "--api direct"),
     ("run", "--explain", "`summary --show dependencies`"),
     ("regress", "--speed --compute-speed --io-speed --compute --timeout", "an option of `run` alone"),
-    ("regress", "--alpha --warmup --seed --metric", "no option any more (docs/regression.md)"),
+    ("regress", "--alpha --warmup --seed --metric", "fixed (docs/regression.md)"),
     ("regress", "--against", "--baseline RECORD.json"),
     ("regress", "--baseline-map --candidate-map", "--map baseline:PREFIX=DIR or candidate:PREFIX=DIR"),
     ("regress", "--junit --markdown --html", "--report FILE, by the suffix .xml, .md or .html"),
     ("simulate", "--runs --check-seconds", "a keyword of dxt_replay.simulate alone"),
     ("history", "--fail-regression", "the default"),
-    ("demo", "--warm --keep", "no option any more: `stage` and `run` have the choice"),
+    ("demo", "--warm", "an option of `run` alone"),
+    ("demo", "--keep", "what `stage` does: the twin stays"),
 )
 """Commands, their options of earlier releases, and what answers now. For one release."""
 

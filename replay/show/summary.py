@@ -441,12 +441,10 @@ def finding_blocks(found: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
     return [(text, members) for _, text, members in sorted(said, key=lambda each: -each[0])]
 
 
-def stake_text(finding: Finding, before: Sequence[Finding]) -> str:
-    """What is at stake; empty where that is not known. A time that one of `before` has too can be gained once only."""
+def stake_text(finding: Finding) -> str:
+    """The time that is at stake; empty where it is not known."""
     if finding.at_stake_s is None:
         return ""
-    if any(other.at_stake_s == finding.at_stake_s for other in before):
-        return f"the same {seconds(finding.at_stake_s)} as above"
     share = "" if finding.at_stake_pct is None else f", {finding.at_stake_pct:.1f} % of the {finding.at_stake_of}"
     return f"at most {seconds(finding.at_stake_s)}{share}"
 
@@ -460,8 +458,8 @@ def finding_sections(found: Sequence[Finding], summary: Summary) -> list[Section
         return [prose("Findings", [" ".join(said)])]
     sections, blocks = [], finding_blocks(found)
     if len(blocks) > 1:
-        costs = "; ".join(text.partition(": ")[0] for text, _ in blocks)
-        sections.append(prose("", [f"{format_counted(len(found), 'finding')}. {costs}."]))
+        counted = f"{format_counted(len(found), 'finding')}. Those under one heading are ways to save the same time."
+        sections.append(prose("", [counted]))
     for text, members in blocks:
         most_s = max(each.at_stake_s or 0.0 for each in members)
         lines = []
@@ -478,8 +476,8 @@ def finding_sections(found: Sequence[Finding], summary: Summary) -> list[Section
 
 
 def _sentence(text: str) -> str:
-    """The first sentence of a text."""
-    return re.match(r".*?[.:](?= [A-Z]|$)|.*", text)[0]  # type: ignore[index]
+    """The first sentence of a text, without the code behind its colon."""
+    return re.match(r".*?[.:](?= [A-Z]|$)|.*", text)[0].rstrip(".:") + "."  # type: ignore[index]
 
 
 # ---------------------------------------------------------------------------------------------------- the storage limit

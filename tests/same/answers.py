@@ -85,7 +85,6 @@ COMMANDS: Mapping[str, str] = {
     "summary": "summary CAPTURE --workers 1",
     "summary of a part": "summary CAPTURE --by step --part from=3300ms,until=4500ms --workers 1",
     **{f"summary --by {name}": f"summary CAPTURE --by {name} --workers 1" for name in ("rank", "file", "format")},
-    "summary --findings": "summary CAPTURE --show findings --workers 1",
     **{f"summary --show {name}": f"summary CAPTURE --show {name} --workers 1" for name in SHOWN},
     "verify": "verify CAPTURE",
     "compare": "compare CAPTURE CAPTURE --details --workers 1",

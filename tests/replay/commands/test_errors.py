@@ -133,7 +133,7 @@ regress source.capture twin --baseline absent.json --candidate twin => twin is g
 regress source.capture --baseline absent.json --candidate twin => cannot read the record absent.json
 regress source.capture --baseline record.json --candidate twin => is not a record of an experiment
 regress source.capture twin --map x => --map 'x': give PREFIX=DIR, baseline:PREFIX=DIR
-regress source.capture twin --alpha 0.1 => --alpha is now no option any more
+regress source.capture twin --alpha 0.1 => --alpha is now fixed
 history absent.json => cannot read the record absent.json: No such file or directory
 history record.json => record.json is not a record of an experiment: give a file that
 history empty => no record of an experiment in empty: `dxt-replay regress
