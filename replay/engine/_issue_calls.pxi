@@ -202,7 +202,8 @@ cdef int call_on_handle(State *lane, int kind, int64_t offset) noexcept nogil:
         while failed and errno == EINTR:
             failed = fsync(fd) != 0
     else:
-        failed = lseek(fd, offset, SEEK_SET) < 0
+        # The position of a stream stays where the stream left it: reads here have offsets of their own.
+        failed = lseek(fd, 0 if lane.file.shares else offset, SEEK_CUR if lane.file.shares else SEEK_SET) < 0
     return -errno if failed else 0
 
 

@@ -18,7 +18,8 @@ cdef struct File:
     int backend
     PyObject *python    # the object of a back end in Python, which `Files` keeps
     Table *table
-    File *sibling       # of a mapped file: an earlier one of the same path with descriptors, or NULL
+    File *sibling       # of a mapped file or stream: an earlier one of the same path with descriptors, or NULL
+    bint shares         # its descriptor and the position of that, with a stream
     int flags           # of a stream too: whether it is writable, and made
     bint special        # requests are more than one pread or pwrite
     pthread_mutex_t lock
@@ -221,6 +222,20 @@ cdef Handle open_mapping(File *file, bint ahead) noexcept nogil:
     return error if error else <Handle><uintptr_t>mapping
 
 
+cdef int stream_on_sibling(File *file, Stream **stream) noexcept nogil:
+    """A stream on the descriptor that is open, as fdopen(3) makes one: no open was recorded. Returns 0 or -errno."""
+    cdef int error = -EBADF
+    cdef bint writable = (file.flags & O_RDWR) != 0
+    cdef File *opened = file.sibling
+    if opened == NULL or (writable and not opened.flags & O_RDWR):
+        return error
+    pthread_mutex_lock(&opened.lock)
+    if opened.handle >= 0:
+        error = stream_on(<int>opened.handle, writable, stream)
+    pthread_mutex_unlock(&opened.lock)
+    return error
+
+
 cdef Handle open_handle(File *file, int call, bint ahead) noexcept nogil:
     """Open a file through its back end. Returns a handle, which the caller keeps or closes, or -errno.
 
@@ -233,7 +248,9 @@ cdef Handle open_handle(File *file, int call, bint ahead) noexcept nogil:
         return open_descriptor(file, file.flags)
     if file.backend == MAPPED:
         return open_mapping(file, ahead)
-    error = open_stream(file.path, file.flags & O_RDWR, file.flags & O_CREAT, &stream)
+    error = -EBADF if call == OPEN else stream_on_sibling(file, &stream)
+    if error:
+        error = open_stream(file.path, file.flags & O_RDWR, file.flags & O_CREAT, &stream)
     return error if error else <Handle><uintptr_t>stream
 
 
@@ -405,6 +422,9 @@ cdef class Files:
                 descriptors[slot.path] = self.table.count
             elif backend == "mapped" and slot.path in descriptors:
                 file.sibling = &self.table.files[<int64_t>descriptors[slot.path]]
+            elif backend == "stdio" and descriptors.get(slot.path, -1) == self.table.count - 1 >= 0:
+                file.sibling = &self.table.files[self.table.count - 1]  # another one may be of another rank
+                file.sibling.shares = True
             self.table.count += 1
 
     def __dealloc__(self):

@@ -107,21 +107,24 @@ static int open_stream(const char *path, int writable, int create, Stream **stre
     return error ? error : make_stream(file, stream);
 }
 
-/* A further stream for a CLOSE item to close, on a duplicate of the descriptor of `of`. 0 or -errno. */
-static int duplicate_stream(Stream *of, Stream **stream)
+/* A stream on a duplicate of an open descriptor, whose position it shares. 0 or -errno. */
+static int stream_on(int opened, int writable, Stream **stream)
 {
     FILE *file;
-    int error, fd = fcntl(fileno(of->file), F_DUPFD_CLOEXEC, 0);
+    int error, fd = fcntl(opened, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     errno = 0;
-    file = fdopen(fd, "r");
+    file = fdopen(fd, writable ? "r+" : "r");
     if (file != NULL)
         return make_stream(file, stream);
     error = stream_error();
     close(fd);
     return error;
 }
+
+/* A further stream for a CLOSE item to close. 0 or -errno. */
+static int duplicate_stream(Stream *of, Stream **stream) { return stream_on(fileno(of->file), 0, stream); }
 
 /* Flushes and closes a stream and frees it, also on failure. 0 or -errno. */
 static int close_stream(Stream *stream)

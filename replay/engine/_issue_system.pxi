@@ -11,7 +11,7 @@ from libc.string cimport memset, strdup
 from posix.stat cimport fstat, fstatat, struct_stat
 from posix.stdlib cimport posix_memalign
 from posix.time cimport CLOCK_PROCESS_CPUTIME_ID, clock_gettime, timespec
-from posix.unistd cimport SEEK_SET, close as c_close, fsync, lseek, pread, pwrite
+from posix.unistd cimport SEEK_CUR, SEEK_SET, close as c_close, fsync, lseek, pread, pwrite
 
 cdef extern from "_issue_atomics.h" nogil:
     ctypedef struct pthread_mutex_t:
@@ -45,6 +45,7 @@ cdef extern from "_issue_streams.h" nogil:
     ctypedef struct Stream:
         pass
     int open_stream(const char *path, bint writable, bint create, Stream **stream)
+    int stream_on(int opened, bint writable, Stream **stream)
     int duplicate_stream(Stream *of, Stream **stream)
     int close_stream(Stream *stream)
     int64_t size_of_stream(Stream *stream)

@@ -1,9 +1,10 @@
-"""The back end for mapped files: against mincore and the file's own size."""
+"""The back ends for mapped files and streams that share a descriptor: against mincore, inotify and the file itself."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import time
@@ -15,7 +16,7 @@ import numpy as np
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
-from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, WRITE_AT, LoopPace, loop_items
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, SEEK, WRITE_AT, LoopPace, loop_items
 
 PAGE = 4096
 IN_OPEN, IN_CLOSE_NOWRITE = 0x20, 0x10
@@ -80,14 +81,14 @@ def test_results_are_those_of_the_file(tmp_path: Path) -> None:
     assert _results(missing, (OPEN, -1, 0), (READ_AT, 0, PAGE)) == [-errno.ENOENT] * 2
 
 
-def _opens(path: Path, *items: tuple[int, int]) -> int:
-    """How often items (kind, slot) open the file by inotify(7); slot 0 is read by calls, slot 1 mapped.
+def _opens(path: Path, *items: tuple[int, int], second: str = "mapped") -> int:
+    """How often items (kind, slot) open the file by inotify(7); slot 0 is read by calls, slot 1 mapped or a stream.
 
     inotify joins equal events in a row: an open of a file that stays open is followed by no other event."""
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.inotify_init1(os.O_NONBLOCK)
     assert libc.inotify_add_watch(watch, bytes(path), IN_OPEN | IN_CLOSE_NOWRITE) >= 0
-    files, found = Files([FileSlot(path=bytes(path), uses=100)] * 2, ["posix", "mapped"]), 0
+    files, found = Files([FileSlot(path=bytes(path), uses=100)] * 2, ["posix", second]), 0
     for kind, slot in items:
         _run(files, loop_items(kind, slot, 1))
         with suppress(BlockingIOError):
@@ -105,3 +106,21 @@ def test_a_mapping_of_an_open_file_opens_it_no_more(tmp_path: Path) -> None:
     assert _opens(path, (OPEN, 1), (OPEN, 0)) == 2
     again = ((OPEN, 0), (OPEN, 1), (CLOSE, 0), (CLOSE, 1))
     assert _opens(path, *again, *again, (OPEN, 1)) == 3
+
+
+def test_a_stream_of_an_open_file_that_was_opened_by_nothing_else_opens_it_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(4 * PAGE))
+    opens = functools.partial(_opens, path, second="stdio")
+    assert opens((READ_AT, 1)) == 1
+    assert opens((OPEN, 0), (READ_AT, 1), (CLOSE, 0), (READ_AT, 1)) == 1
+    assert opens((OPEN, 0), (OPEN, 1), (READ_AT, 1)) == 2
+
+
+def test_a_seek_beside_a_stream_of_the_same_descriptor_does_not_move_it(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(4 * PAGE))
+    rows = loop_items(np.array([OPEN, READ_AT, SEEK, READ_AT]), np.array([0, 1, 0, 1]), 4)
+    rows["_place"], rows["_amount"] = (0, 0, 4 * PAGE, PAGE), (0, PAGE, 0, 3 * PAGE)
+    files = Files([FileSlot(path=bytes(path), uses=100)] * 2, ["posix", "stdio"])
+    assert _run(files, rows) == [0, PAGE, 0, 3 * PAGE]
