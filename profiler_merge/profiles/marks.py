@@ -611,7 +611,8 @@ def own_io(marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.nd
     if not len(bounds):
         return Intervals()
     mine = mine & (operations.start_ns >= bounds.min()) & (operations.start_ns < bounds.max())
-    start, end = operations.start_ns[mine], operations.end_ns[mine]
+    start = operations.start_ns[mine]
+    end = np.maximum(operations.end_ns[mine], start + 1)  # a page that was there took no time, and is waited for too
     found = Intervals.union_of(start, end + JOINED_NS)
     found = Intervals(starts=found.starts, ends=found.ends - JOINED_NS)
     found = found.minus(Intervals.union_of(loop.begin, loop.end))

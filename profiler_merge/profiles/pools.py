@@ -90,7 +90,9 @@ def pool_of(
         return None
     opened = np.flatnonzero(~is_read & (operations.op[rows] != CLOSE))  # a read begins with its open
     np.minimum.at(begins, number[opened], begins[number[opened]] - (end - start)[opened])
-    ahead = max(int(np.max(np.searchsorted(np.sort(begins), begin_ns) - (made - 1) * each)), 1)
+    # Slow storage keeps a thread that reads elsewhere busy, and its buffer empty: it may read a batch beside the loop.
+    least = int(each) if elsewhere else 1
+    ahead = max(int(np.max(np.searchsorted(np.sort(begins), begin_ns) - (made - 1) * each)), least, 1)
     after = np.clip(np.ceil((number + 1 - ahead) / each).astype(np.int64) - 1, -1, len(made) - 1)
     batch, let_ns = _dealt(ends, until, each)[number], begin_ns[np.maximum(after, 0)]
     return Pool(rows=rows, request=request, batch=batch, after=after, let_ns=let_ns, threads=threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import shutil
 from collections import Counter
@@ -24,6 +25,9 @@ from dxt_replay.profiler_merge.merge import MergeResult, merge
 from dxt_replay.profiler_merge.profiles.marks import (
     MARK,
     RankMarks,
+    RankOperations,
+    batches_of,
+    own_io,
     processor_times,
     read_process,
     summed,
@@ -34,7 +38,7 @@ from dxt_replay.replay.commands.predicting import simulate
 from dxt_replay.replay.show.summary import headline
 from dxt_replay.replay.simulation.model import RequestTime, StorageModel
 from dxt_replay.traces.errors import ProfileError
-from dxt_replay.traces.schema import SPAN_KINDS
+from dxt_replay.traces.schema import READ, SPAN_KINDS
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import SMALL
 
@@ -382,6 +386,21 @@ def test_a_pass_that_was_left_has_no_step_for_an_untrained_batch(
     assert len(training_loop(process_of(tmp_path, *begun, *one_more).own).steps) == steps
     whole = process_of(tmp_path, *begun, *one_more, (made.PASS_END, taken + 1, 1)).own
     assert len(training_loop(whole).steps) == steps + 1
+
+
+def test_the_loop_waits_for_a_read_that_took_no_time(tmp_path: Path) -> None:
+    marks = process_of(tmp_path, (made.OPTIMIZER, 0, 0), (made.OPTIMIZER, 1, 0), (made.OPTIMIZER, 2, 0))
+    start = np.array([1_300_000, 1_310_000, 2_500_000])
+    nothing = np.zeros(3, dtype=np.int64)
+    mapped = RankOperations(
+        pid=nothing + marks.own.pid, lane=nothing, start_ns=start, end_ns=np.array([1_309_000, *start[1:]]),
+        op=nothing + READ, origin=nothing, file_id=nothing, threads={0: 7},
+    )  # fmt: skip
+    mine = np.ones(3, dtype=bool)
+    waits = own_io(marks, training_loop(marks.own), mapped, mine)
+    found = batches_of(dataclasses.replace(marks, own_io=waits), training_loop(marks.own), mapped, mine)
+    assert found is not None
+    assert found["feeds"].tolist() == found["follows"].tolist() == [0, 0, 1]
 
 
 def test_processor_time_is_that_between_the_first_and_last_record_that_took_it(tmp_path: Path) -> None:

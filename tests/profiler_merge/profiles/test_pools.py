@@ -51,3 +51,19 @@ def test_no_thread_is_busy_with_what_belongs_to_another_visit(stray: bool, lost:
         own = np.sort(start[(lane == one) & (made.op[pool.rows] == READ)])
         assert np.diff(own).max() < 2 * PERIOD_NS
         assert len(own) == pytest.approx(2 * BATCHES * EACH / THREADS, rel=0.1)
+
+
+def test_a_thread_that_slow_storage_keeps_busy_may_still_read_a_batch_ahead() -> None:
+    """It reads 4 files a batch, 35 ms in 45; the loop takes a batch, computes 20 ms and waits for the next one."""
+    number = np.arange(BATCHES * 4)
+    start = number // 4 * 45 * MS + number % 4 * 9 * MS
+    made = RankOperations(
+        pid=np.zeros(len(number), dtype=np.int64), lane=np.ones(len(number), dtype=np.int64), start_ns=start,
+        end_ns=start + 8 * MS, op=np.full(len(number), READ), origin=np.full(len(number), TRACED), file_id=number,
+        threads={},
+    )  # fmt: skip
+    taken = np.arange(BATCHES) * 45 * MS + 35 * MS
+    pool = pool_of(made, number, taken - 15 * MS, taken, elsewhere=True)
+    assert pool is not None
+    assert (pool.batch == number // 4).all()
+    assert (pool.after == np.maximum(pool.batch - 1, -1)).all()  # a batch begins when the one before is asked for
