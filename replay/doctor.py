@@ -1,8 +1,5 @@
 """Examines this machine and a target: what works, what is missing, and what to do about it. What may crash or hang runs
-in a child.
-
-Formats: proc(5), sysfs(5).
-"""
+in a child. Formats: proc(5), sysfs(5)."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dxt_replay.profiler_merge.recorder.darshan import (
     LEAST_DXT_MIB,
@@ -35,15 +32,10 @@ from dxt_replay.profiler_merge.recorder.darshan import (
 )
 from dxt_replay.profiler_merge.recorder.tracers import find_strace
 from dxt_replay.replay.ranks.mpi import SHARED_BYTES, SHARED_BYTES_EACH, SHARED_MEMORY
-from dxt_replay.replay.regress.environment import (
-    ROOT,
-    MachineEnvironment,
-    machine_environment,
-    target_environment,
-    text_in,
-)
+from dxt_replay.replay.regress.environment import ROOT, machine_environment, target_environment, text_in
 from dxt_replay.replay.target.object_store import (
     REMEDIES,
+    ObjectPlace,
     delete_object,
     keys_below,
     parse_object_url,
@@ -84,21 +76,15 @@ OPTIONAL: Mapping[str, str] = {
 
 FEW_FILES, FEW_THREADS = 4096, 1024
 """Fewer are too few for jobs with thousands of lanes: each lane is a thread that holds a file open."""
-
 SLOW_CLOCK_NS = 1000
 """A clock that takes longer is not read by the processor alone: the kernel is called (TSC 20 ns, HPET 1 us)."""
-
-LATE_NS = 1_000_000
-"""Lateness of wake-ups that makes replays late, too."""
-
+LATE_NS = 1_000_000  # Lateness of wake-ups that makes replays late, too
 PROBE_S, PROBE_BYTES = 1.0, 1 << 20
 
 _LAUNCHERS = ("PMI", "PMIX", "OMPI_", "PRTE_", "MPI_LOCAL", "PALS_", "HYDRA_", "MPIR_")
 """Beginnings of variables by which a process knows that an MPI launcher started it."""
-
 _BUILT_WITH = {"MPI": b"PMPI_Init", "HDF5": b"H5get_libversion", "PnetCDF": b"ncmpi_inq_libvers"}
 """What Darshan can be built with -> a name of its interface that such a library holds."""
-
 _MPI_INSTALL = "pip install 'dxt-replay[mpich]', or load the MPI module of your cluster"
 _NO_CORE = "not measured: a compiled core is missing"
 
@@ -183,45 +169,31 @@ def examine(target: str | Path | None) -> Diagnosis:
     """All checks, those of `target` last: a directory or the URL of an object store. Raises: UsageError for others."""
     if isinstance(target, Path) and not target.is_dir():
         raise UsageError(f"{target} is not a directory: name the directory that you will stage into")
-    if isinstance(target, str):
-        parse_object_url(target)
-    machine, tried = machine_environment(), imported([*CORES, *NEEDED, *OPTIONAL])
+    store = parse_object_url(target) if isinstance(target, str) else None
+    tried = imported([*CORES, *NEEDED, *OPTIONAL])
     loads = not any(tried[name] for name in CORES)
     parts: dict[str, Checks] = {
         "Compiled cores": cores(tried),
         "Versions": versions(tried),
         "MPI": mpi(),
-        "Machine": iter(
-            [
-                Check("kernel", f"{machine.kernel} {machine.architecture}"),
-                Check("processors", f"{format_count(machine.cpus)} usable, {machine.cpu or 'model not known'}"),
-                Check("memory", format_bytes(machine.memory_bytes) if machine.memory_bytes else "not known"),
-            ]
-        ),
-        "Limits": limits(machine.cpus),
+        "Machine": machine(),
+        "Limits": limits(len(os.sched_getaffinity(0))),
         "Clocks": clocks(loads),
-        "Page cache": page_cache_rights(machine),
         "Recording": tracers(os.environ, find_library(os.environ)),
     }
-    if isinstance(target, str):
-        parts[f"Object store {parse_object_url(target).base}"] = object_store(target)
-    elif target is not None:
+    if store is not None:
+        parts[f"Object store {store.base}"] = object_store(store)
+    elif isinstance(target, Path):
         parts[f"Directory {target}"] = place(target, loads)
     found = tuple(Part(name, tuple(checks)) for name, checks in parts.items())
     return Diagnosis(directory=None if target is None else str(target), parts=found)
 
 
-class Ended(NamedTuple):
-    """How a process ended. `output`: its standard output. `trouble`: why it failed; empty where it did not."""
+def run_child(words: Sequence[str], patience_s: float = 60.0) -> tuple[str, str]:
+    """Run a command without the variables of an MPI launcher: it is no process of the job that this one may be of.
 
-    output: str
-    trouble: str = ""
-
-
-def run_child(words: Sequence[str], patience_s: float = 60.0) -> Ended:
-    """Run a command, without the variables of an MPI launcher: it is no process of the job that this one may be of.
-
-    After `patience_s` seconds the command and the processes that it started are killed. Never raises.
+    Returns its standard output, and why it failed ("" where it did not). After `patience_s` seconds it and the
+    processes that it started are killed. Never raises.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
     try:
@@ -230,30 +202,30 @@ def run_child(words: Sequence[str], patience_s: float = 60.0) -> Ended:
             text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        return Ended("", f"{words[0]} cannot be started: {error.strerror}")
+        return "", f"{words[0]} cannot be started: {error.strerror}"
     try:
         output, complaints = child.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
-        return Ended(child.communicate()[0], f"did not end within {patience_s:g} s")
+        return child.communicate()[0], f"did not end within {patience_s:g} s"
     status = child.returncode
     if status < 0:
         known = {each.value: each.name for each in signal.Signals}
-        return Ended(output, f"died by {known.get(-status, f'signal {-status}')}")
-    lines = [line.strip() for line in complaints.splitlines() if line.strip()]
-    return Ended(output, (lines[-1] if lines else f"ended with status {status}") if status else "")
+        return output, f"died by {known.get(-status, f'signal {-status}')}"
+    last = complaints.strip().rpartition("\n")[2].strip()
+    return output, (last or f"ended with status {status}") if status else ""
 
 
 def imported(names: Sequence[str]) -> dict[str, str]:
     """Why each module cannot be imported: "" where it can."""
     left, found = list(names), dict[str, str]()
     while left:
-        ended = run_child([sys.executable, "-c", _IMPORTS, *left])
-        lines = [json.loads(line) for line in ended.output.splitlines() if line.startswith('{"name": ')]
+        output, trouble = run_child([sys.executable, "-c", _IMPORTS, *left])
+        lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"name": ')]
         found |= {each["name"]: each["error"] for each in lines if "error" in each}
         left = [name for name in left if name not in found]
         if left:  # the process ended amid the import of the first of these
-            found[left.pop(0)] = ended.trouble or "the process that imported it ended"
+            found[left.pop(0)] = trouble or "the process that imported it ended"
     return found
 
 
@@ -261,9 +233,8 @@ def cores(tried: Mapping[str, str]) -> Checks:
     """The compiled cores. tried: of `imported`."""
     broken = [name for name in CORES if tried[name]]
     yield Check("loaded", f"{len(CORES) - len(broken)} of {len(CORES)}")
-    for name in broken:
-        again = "install dxt-replay again: pip install --force-reinstall dxt-replay"
-        yield Check(name.rpartition(".")[2], tried[name], State.FAILED, again)
+    again = "install dxt-replay again: pip install --force-reinstall dxt-replay"
+    yield from (Check(name.rpartition(".")[2], tried[name], State.FAILED, again) for name in broken)
 
 
 def versions(tried: Mapping[str, str]) -> Checks:
@@ -271,27 +242,28 @@ def versions(tried: Mapping[str, str]) -> Checks:
     yield Check("dxt-replay", VERSION)
     yield Check("Python", f"{platform.python_version()} ({platform.python_implementation()})")
     for name in (*NEEDED, *OPTIONAL):
-        shown, error, optional = "PyYAML" if name == "yaml" else name, tried[name], name in OPTIONAL
-        remedy = f"for {OPTIONAL[name]}" if optional else f"pip install {shown}"
-        if optional and error == "not installed":
-            yield Check(shown, "not installed (optional)", remedy=remedy)
-        elif error:
-            yield Check(shown, error, State.WARNING if optional else State.FAILED, remedy)
-        else:
+        shown, error = "PyYAML" if name == "yaml" else name, tried[name]
+        if not error:
             try:
                 yield Check(shown, version(shown))
             except PackageNotFoundError:
                 yield Check(shown, "version not known")
+        elif name in NEEDED:
+            yield Check(shown, error, State.FAILED, f"pip install {shown}")
+        elif error == "not installed":
+            yield Check(shown, "not installed (optional)", remedy=f"for {OPTIONAL[name]}")
+        else:
+            yield Check(shown, error, State.WARNING, f"for {OPTIONAL[name]}")
 
 
-def mpi(run: Callable[[Sequence[str]], Ended] = run_child) -> Checks:
+def mpi(run: Callable[[Sequence[str]], tuple[str, str]] = run_child) -> Checks:
     """The MPI library with its thread level, and a job of two processes. Replays of one process need no MPI."""
-    ended = run([sys.executable, "-c", _MPI_LIBRARY])
-    if ended.trouble:
+    output, trouble = run([sys.executable, "-c", _MPI_LIBRARY])
+    if trouble:
         remedy = "the MPI library does not start here: load the module that mpi4py was built with, or " + _MPI_INSTALL
-        yield Check("library", ended.trouble, State.FAILED, remedy)
+        yield Check("library", trouble, State.FAILED, remedy)
         return
-    found = json.loads(ended.output.splitlines()[-1])
+    found = json.loads(output.splitlines()[-1])
     if "absent" in found:
         yield Check("library", found["absent"], State.WARNING, f"for replays of several processes: {_MPI_INSTALL}")
         return
@@ -302,16 +274,33 @@ def mpi(run: Callable[[Sequence[str]], Ended] = run_child) -> Checks:
         remedy = "start replays with the launcher of your cluster (srun), or add mpiexec to PATH"
         yield Check("mpiexec", "not in PATH", State.WARNING, remedy)
         return
-    ended = run([program, "-n", "2", sys.executable, "-c", _MPI_SIZE])
-    if ended.trouble:
+    output, trouble = run([program, "-n", "2", sys.executable, "-c", _MPI_SIZE])
+    if trouble:
         remedy = "start replays with the launcher of your cluster; login nodes often refuse mpiexec"
-        yield Check("mpiexec", f"{program}: {ended.trouble}", State.WARNING, remedy)
-    elif ended.output.split() != ["2"]:
-        remedy = "use the mpiexec that belongs to mpi4py's MPI library"
+        yield Check("mpiexec", f"{program}: {trouble}", State.WARNING, remedy)
+    elif output.split() != ["2"]:
         seen = f"{program} started 2 processes that are no job of 2 for mpi4py"
-        yield Check("mpiexec", seen, State.FAILED, remedy)
+        yield Check("mpiexec", seen, State.FAILED, "use the mpiexec that belongs to mpi4py's MPI library")
     else:
         yield Check("mpiexec", f"{program}: started 2 processes of one job")
+
+
+def machine(root: Path = ROOT) -> Checks:
+    """Kernel, processors and memory, with what bounds the page cache and who may drop it. `root`: holds `proc`."""
+    here = machine_environment()
+    yield Check("kernel", f"{here.kernel} {here.architecture}")
+    yield Check("processors", f"{format_count(here.cpus)} usable, {here.cpu or 'model not known'}")
+    yield Check("memory", format_bytes(here.memory_bytes) if here.memory_bytes else "not known")
+    bounds = [
+        f"{name} {format_bytes(int(text)) if text.isdigit() else text}"
+        for name, text in here.limits.items()
+        if name.startswith("memory.")
+    ]
+    yield Check("page cache limit", ", ".join(bounds) or "none by a control group")
+    rights = "files that this user may read are dropped one by one (posix_fadvise); vm.drop_caches takes root"
+    if os.access(root / "proc/sys/vm/drop_caches", os.W_OK):
+        rights = "this user may drop all of it (vm.drop_caches)"
+    yield Check("page cache rights", rights)
 
 
 def _warning_if(bad: bool, name: str, found: str, remedy: str) -> Check:
@@ -324,15 +313,13 @@ def limits(processors: int, root: Path = ROOT) -> Checks:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found, most = ("no limit" if value == resource.RLIM_INFINITY else format_count(value) for value in (soft, hard))
-    few = hard != resource.RLIM_INFINITY and hard < FEW_FILES
+    found = found if soft == hard else f"{found}, which a replay raises up to {most}"
     remedy = "raise the hard limit (ulimit -Hn, /etc/security/limits.conf): each lane of a process holds a file open"
-    yield _warning_if(
-        few, "open files", found if soft == hard else f"{found}, which a replay raises up to {most}", remedy
-    )
-    threads = sorted(thread_limits())
-    found = f"{format_count(threads[0][0])} more, by {threads[0][1]}" if threads else "no limit"
+    yield _warning_if(hard != resource.RLIM_INFINITY and hard < FEW_FILES, "open files", found, remedy)
+    threads, of_what, *_ = min(thread_limits(), default=(FEW_THREADS, ""))
+    found = f"{format_count(threads)} more, by {of_what}" if of_what else "no limit"
     remedy = "raise it, or start more processes: each lane of a process is a thread"
-    yield _warning_if(bool(threads) and threads[0][0] < FEW_THREADS, "threads", found, remedy)
+    yield _warning_if(threads < FEW_THREADS, "threads", found, remedy)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limited, fabric = soft != resource.RLIM_INFINITY, root / "sys/class/infiniband"
     remedy = "MPI over InfiniBand registers memory: allow it without limit (ulimit -l unlimited)"
@@ -379,20 +366,6 @@ def clocks(loads: bool, root: Path = ROOT) -> Checks:
     yield _warning_if(tail_ns > LATE_NS, "timer jitter", found, remedy)
 
 
-def page_cache_rights(machine: MachineEnvironment, root: Path = ROOT) -> Checks:
-    """What bounds the page cache, and who may drop it. `root`: holds `proc`."""
-    bounds = [
-        f"{name} {format_bytes(int(text)) if text.isdigit() else text}"
-        for name, text in machine.limits.items()
-        if name.startswith("memory.")
-    ]
-    yield Check("limit", ", ".join(bounds) or "none by a control group")
-    rights = "files that this user may read are dropped one by one (posix_fadvise); vm.drop_caches takes root"
-    if os.access(root / "proc/sys/vm/drop_caches", os.W_OK):
-        rights = "this user may drop all of it (vm.drop_caches)"
-    yield Check("rights", rights)
-
-
 def tracers(environment: Mapping[str, str], library: Library | None) -> Checks:
     """The tracers that `record` would use: strace, and Darshan, tried on a small process, with its variables."""
     if library is None:
@@ -411,16 +384,16 @@ def tracers(environment: Mapping[str, str], library: Library | None) -> Checks:
             remedy = "name another library with `record --library`, or record with --with strace"
             yield Check("Darshan traces", str(error), State.WARNING, remedy)
         else:
-            yield Check("Darshan traces", f"a small program, with DXT; release {tracer.version or 'not known'}")
-            built = [name for name, word in _BUILT_WITH.items() if word in content]
-            yield Check("Darshan is built", f"with {', '.join(built)}" if built else "without MPI and HDF5")
+            built = ", ".join(name for name, word in _BUILT_WITH.items() if word in content)
+            found = f"a small program, with DXT; release {tracer.version or 'not known'}"
+            yield Check("Darshan traces", f"{found}, {f'with {built}' if built else 'without MPI and HDF5'}")
             if by_site := paths_by_site(content, environment):
                 found = ", ".join(f"{name}={value}" for name, value in by_site.items())
                 yield Check("Darshan's logs", f"this library follows {found}")
     own = [name for name in sorted(environment) if name.startswith(("DARSHAN_", "DXT_"))]
     if names := [name for name in own if not name.startswith("DXT_REPLAY")]:
-        ignored = [name for name in names if name in UNSET]
-        remedy = f"`record` unsets {', '.join(ignored)}" if ignored else ""
+        ignored = ", ".join(name for name in names if name in UNSET)
+        remedy = f"`record` unsets {ignored}" if ignored else ""
         yield Check("variables", ", ".join(f"{name}={environment[name]}" for name in names), remedy=remedy)
     try:
         strace = find_strace(environment)
@@ -486,17 +459,14 @@ def _dropped(file: int, loads: bool) -> Check:
         found = "; ".join(dropped.warnings) or "the kernel does not tell which pages are cached (mincore)"
         return Check(name, found, State.UNKNOWN, remedy)
     found = f"{before:.0f} % of a file were cached after it was read, {after:.0f} % after it was dropped"
-    if dropped.kept or after > 0:
-        return Check(name, "; ".join([found, *dropped.warnings]), State.WARNING, remedy)
-    return Check(name, found)
+    return _warning_if(bool(dropped.kept) or after > 0, name, "; ".join([found, *dropped.warnings]), remedy)
 
 
-def object_store(url: str) -> Checks:
+def object_store(at: ObjectPlace) -> Checks:
     """An object target: one request of each kind that `stage` and `run` send, each once.
 
-    Writes an object of 1 MiB below the prefix and deletes it. Raises: UsageError for a URL that is none.
+    Writes an object of 1 MiB below the prefix and deletes it.
     """
-    at = parse_object_url(url)
     yield Check("endpoint", at.endpoint or "of the environment (AWS_ENDPOINT_URL, AWS_REGION)")
     try:
         client = at.client()
@@ -517,8 +487,7 @@ def object_store(url: str) -> Checks:
         except OSError as error:
             remedy = REMEDIES.get(error.errno or 0, "nothing can be staged here: choose another target")
             if name == "DELETE":
-                kept = f"{at.base}{key.removeprefix(at.prefix)}"
-                remedy = f"remove {kept} yourself, which this check left; {remedy}"
+                remedy = f"remove {at.base}{key.removeprefix(at.prefix)} yourself, which this check left; {remedy}"
             yield Check(name, f"fails: {error.strerror or error}", State.FAILED, remedy)
             if name == "PUT":
                 return

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,39 +17,22 @@ import numpy as np
 from dxt_replay.replay.simulation.model import Jitter, Limit, PageCache, RequestTime, StorageModel
 from dxt_replay.replay.simulation.predict import read_times_ns
 
-LEVEL = 0.95
-"""Least probability with which an interval contains the median, given 6 trials or more."""
+LEVEL = 0.95  # Least probability with which an interval contains the median, given 6 trials or more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """The median of some trials, with its interval. With fewer than 6 trials that is their whole range."""
+def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
+    """(median, low, high) of one value of each trial, at least one; with fewer than 6 trials their whole range.
 
-    value: float
-    low: float
-    high: float
-    trials: int
-
-    @classmethod
-    def of(cls, values: Sequence[float] | np.ndarray) -> Estimate:
-        """From one value of each trial, at least one.
-
-        The interval is that of order statistics: it assumes nothing about the distribution (David and Nagaraja, Order
-        Statistics, 3rd ed., 7.1).
-        """
-        ranked = np.sort(np.asarray(values, dtype=float))
-        trials, outside, probability = len(ranked), -1, 0.0
-        while probability <= (1 - LEVEL) / 2 and outside < trials:
-            outside += 1
-            probability += math.comb(trials, outside) * 0.5**trials
-        outside = max(outside - 1, 0)
-        low, high = float(ranked[outside]), float(ranked[-1 - outside])
-        return cls(value=float(np.median(ranked)), low=low, high=high, trials=trials)
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interval as a share of the value; 0 where the value is 0."""
-        return (self.high - self.low) / 2 / self.value if self.value else 0.0
+    The interval is that of order statistics: it assumes nothing about the distribution (David and Nagaraja, Order
+    Statistics, 3rd ed., 7.1).
+    """
+    ranked = np.sort(np.asarray(values, dtype=float))
+    trials, outside, probability = len(ranked), -1, 0.0
+    while probability <= (1 - LEVEL) / 2 and outside < trials:
+        outside += 1
+        probability += math.comb(trials, outside) * 0.5**trials
+    outside = max(outside - 1, 0)
+    return float(np.median(ranked)), float(ranked[outside]), float(ranked[-1 - outside])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +40,8 @@ class Measured:
     """The result of all trials of one call of a probe.
 
     call: "read", "write", "open", "create", ... state: "cold", "cached", "sequential" or "" of a read.
-    time_ns: mean time of a request in a trial. p50_ns to p99_ns: quantiles of all requests.
+    time_ns: median of the trials' mean times of a request, known from low_ns to high_ns. p50_ns to p99_ns: quantiles of
+        all requests.
     spread: times of all requests over the mean of their trial, ascending, at most 256 of them.
     between_trials: half of the range of 9 in 10 trials as a share of their median. A run meets conditions of its own,
         as a trial does: unlike the interval of the median, this does not shrink with the number of trials.
@@ -68,7 +52,10 @@ class Measured:
     size: int
     in_flight: int
     requests: int
-    time_ns: Estimate
+    trials: int
+    time_ns: float
+    low_ns: float
+    high_ns: float
     p50_ns: float
     p95_ns: float
     p99_ns: float
@@ -83,60 +70,55 @@ class Measured:
         relative = np.concatenate([trial / max(trial.mean(), 1.0) for trial in trials])
         places = (np.arange(min(len(relative), 256)) + 0.5) / min(len(relative), 256)
         means = np.sort([float(trial.mean()) for trial in trials])
-        outside = len(means) // 20
-        between = (means[-1 - outside] - means[outside]) / 2 / max(float(np.median(means)), 1.0)
+        outside, (value, low, high) = len(means) // 20, interval(means)
         return cls(
             call=call,
             state=state,
             size=size,
             in_flight=in_flight,
             requests=len(every),
-            time_ns=Estimate.of(means),
+            trials=len(means),
+            time_ns=value,
+            low_ns=low,
+            high_ns=high,
             p50_ns=p50,
             p95_ns=p95,
             p99_ns=p99,
             spread=tuple(np.quantile(relative, places).tolist()),
-            between_trials=float(between),
+            between_trials=float((means[-1 - outside] - means[outside]) / 2 / max(value, 1.0)),
         )
 
     @property
     def bytes_per_s(self) -> float:
         """Of all lanes: in a closed loop, what is in flight over the time of a request (Little's law); 0 where no bytes
         are moved."""
-        return self.size * self.in_flight * 1e9 / self.time_ns.value if self.time_ns.value else 0.0
+        return self.size * self.in_flight * 1e9 / self.time_ns if self.time_ns else 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The figures for the file and for `--json`; times in us."""
-        time = self.time_ns
-        mean = {"value": time.value / 1e3, "low": time.low / 1e3, "high": time.high / 1e3, "trials": time.trials}
+        us = 1e3
         return {
             "call": self.call,
             "state": self.state,
             "size_bytes": self.size,
             "in_flight": self.in_flight,
             "requests": self.requests,
-            "mean_us": mean,
-            "p50_us": self.p50_ns / 1e3,
-            "p95_us": self.p95_ns / 1e3,
-            "p99_us": self.p99_ns / 1e3,
+            "mean_us": {
+                "value": self.time_ns / us,
+                "low": self.low_ns / us,
+                "high": self.high_ns / us,
+                "trials": self.trials,
+            },
+            "p50_us": self.p50_ns / us,
+            "p95_us": self.p95_ns / us,
+            "p99_us": self.p99_ns / us,
             "mb_per_s": self.bytes_per_s / 1e6,
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAhead:
-    """Observations of the page cache.
+# ----------------------------------------------------------------------------------------------------- disturbed trials
 
-    bytes: the largest window that one read of a cold file began to fetch beyond its own bytes; None where unknown.
-    dropped_at_open: whether a file that is opened again has lost its pages, as with libfuse's defaults.
-    """
-
-    bytes: int | None = None
-    dropped_at_open: bool = False
-
-
-DOUBT_FACTOR = 2.0
-"""A figure is in doubt if it exceeds its upper bound by this factor."""
+DOUBT_FACTOR = 2.0  # A figure is in doubt if it exceeds its upper bound by this factor
 
 
 def doubtful(measured: Sequence[Measured]) -> list[Measured]:
@@ -151,33 +133,30 @@ def doubtful(measured: Sequence[Measured]) -> list[Measured]:
     def bound(one: Measured) -> float:
         alike = [each for each in measured if each.call == one.call and each.in_flight == one.in_flight]
         same = [each for each in alike if each.state == one.state]
-        bounds = [each.time_ns.value for each in same if each.size > one.size]
+        bounds = [each.time_ns for each in same if each.size > one.size]
         if one.state == "cached":
             bounds.append(DOUBT_FACTOR * one.p50_ns)  # memory has no slow requests of its own
-            bounds += [each.time_ns.value for each in alike if each.state == "cold" and each.size == one.size]
+            bounds += [each.time_ns for each in alike if each.state == "cold" and each.size == one.size]
         below = max((each for each in same if 0 < each.size < one.size), key=lambda each: each.size, default=None)
         if not bounds and below is not None:
-            bounds.append(below.time_ns.value * one.size / below.size)
+            bounds.append(below.time_ns * one.size / below.size)
         return DOUBT_FACTOR * min(bounds, default=math.inf)
 
-    uneven = [each for each in measured if DOUBT_FACTOR * each.p50_ns < each.time_ns.value]
-    return [each for each in uneven if each.time_ns.value > bound(each)]
+    uneven = [each for each in measured if DOUBT_FACTOR * each.p50_ns < each.time_ns]
+    return [each for each in uneven if each.time_ns > bound(each)]
 
 
 def settled(one: Measured, *, disturbed: bool) -> Measured:
     """The figure with at most `p95_ns` as its value, since what 1 in 20 requests cost is not the storage's usual time;
     if it was disturbed, with the median of its requests. The interval includes it."""
-    value = one.p50_ns if disturbed else min(one.time_ns.value, one.p95_ns)
-    low = min(one.time_ns.low, value)
-    return dataclasses.replace(one, time_ns=dataclasses.replace(one.time_ns, value=value, low=low))
+    value = one.p50_ns if disturbed else min(one.time_ns, one.p95_ns)
+    return dataclasses.replace(one, time_ns=value, low_ns=min(one.low_ns, value))
 
 
-LEAST_BURST_S = 0.02
-"""Least burst of a throttle, as its time at the rate that follows, s. A smaller burst is a queue."""
+# ------------------------------------------------------------------------------------------------------------ throttles
 
-SAME = 1.3
-"""Rates of two sizes that differ by less than this factor count as equal."""
-
+LEAST_BURST_S = 0.02  # Least burst of a throttle, as its time at the rate that follows, s. A smaller burst is a queue.
+SAME = 1.3  # Rates of two sizes that differ by less than this factor count as equal
 STEADY = 1.15
 """Largest factor between the rates in two parts of a trial. Storage that slows down further has no throttle."""
 
@@ -185,8 +164,7 @@ LEAST_STEPS, EVEN = 3, 0.7
 """Least number of steps by which a throttle in steps is known, and share of them within 20 % of the typical one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class Passed(NamedTuple):
     """The course of reads of one size after a pause: `burst` requests at once, then `per_s` requests a second.
 
     throttled: False if the burst is only a queue.
@@ -219,20 +197,20 @@ def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
         return slope, intercept
 
     per_s, burst = line(0.5, 1.0)
-    rates = line(0.4, 0.7)[0], line(0.7, 1.0)[0]
+    slower, faster = sorted((line(0.4, 0.7)[0], line(0.7, 1.0)[0]))
     early = ended[ended < ended[-1] / 2]
     ahead = np.arange(1, len(early) + 1) - per_s * early
-    ahead = ahead[ahead >= per_s * early]  # requests that came at twice the later rate or faster
-    at_once = float(np.max(ahead, initial=0.0))
-    steady = min(rates) > 0 and max(rates) < STEADY * min(rates)
-    throttled, step_s = steady and at_once > in_flight + 2 and at_once > LEAST_BURST_S * per_s, 0.0
+    # Only of requests that came at twice the later rate or faster.
+    at_once = float(np.max(ahead[ahead >= per_s * early], initial=0.0))
+    throttled = slower > 0 and faster < STEADY * slower and at_once > max(in_flight + 2, LEAST_BURST_S * per_s)
+    step_s = 0.0
     if throttled:  # a rush of requests begins after a pause that is at least half of the longest one
         pauses = np.diff(ended)
         between = np.diff(ended[1:][pauses > pauses.max() / 2])
         if len(between) >= LEAST_STEPS and len(ended) > 2 * in_flight * (len(between) + 1):
             typical = float(np.median(between))
             step_s = typical if np.mean(np.abs(between - typical) < 0.2 * typical) > EVEN else 0.0
-    return Passed(size=size, burst=max(burst, 0.0), per_s=per_s, throttled=bool(throttled), step_s=step_s)
+    return Passed(size, max(burst, 0.0), per_s, throttled, step_s)
 
 
 def throttles(found: Sequence[Passed]) -> tuple[Limit, ...]:
@@ -251,44 +229,40 @@ def throttles(found: Sequence[Passed]) -> tuple[Limit, ...]:
         by_requests = [each for each in seen if each not in by_bytes and each.size < by_bytes[0].size]
     else:
         by_bytes = [each for each in seen if each not in by_requests and each.size > by_requests[-1].size]
-
-    def limit(name: str, group: Sequence[Passed], amount: Mapping[int, int], **more: Any) -> list[Limit]:
-        if not group:
-            return []
-        per_s = float(np.median([each.per_s * amount[each.size] for each in group]))
-        burst = round(max((each.burst * amount[each.size] for each in group if each.throttled), default=0.0))
-        # The step of the smallest requests: of larger ones too few pass in a step.
-        step_ns = round(1e9 * next((each.step_s for each in group if each.step_s), 0.0))
-        return [
-            Limit(name=name, each="server", operations=("read",), per_s=per_s, burst=burst, step_ns=step_ns, **more)
-        ]
-
     # Without a limit of bytes, a large request that passes at a part of the rate counts as several.
-    largest, counts = found[-1], 1
+    largest, several = found[-1], 1
     if by_requests and not by_bytes:
-        counts = round(float(np.median([each.per_s for each in by_requests])) / largest.per_s)
-    of_several = largest.size // counts if counts > 1 else 0
-    return (
-        *limit("throttle of bytes", by_bytes, {each.size: each.size for each in found}),
-        *limit(
-            "throttle of requests",
-            by_requests,
-            {each.size: 1 for each in found},
-            counts_requests=True,
-            request_bytes=of_several,
-        ),
-    )
+        several = round(float(np.median([each.per_s for each in by_requests])) / largest.per_s)
+    limits = []
+    for group, name, counts in ((by_bytes, "bytes", False), (by_requests, "requests", True)):
+        if group:
+            amount = {each.size: 1 if counts else each.size for each in group}
+            per_s = float(np.median([each.per_s * amount[each.size] for each in group]))
+            burst = max((each.burst * amount[each.size] for each in group if each.throttled), default=0.0)
+            # The step of the smallest requests: of larger ones too few pass in a step.
+            step_s = next((each.step_s for each in group if each.step_s), 0.0)
+            limits.append(
+                Limit(
+                    name=f"throttle of {name}",
+                    each="server",
+                    operations=("read",),
+                    per_s=per_s,
+                    burst=round(burst),
+                    step_ns=round(1e9 * step_s),
+                    counts_requests=counts,
+                    request_bytes=largest.size // several if counts and several > 1 else 0,
+                )
+            )
+    return tuple(limits)
 
 
-LEAST_UNCERTAINTY, MOST_UNCERTAINTY = 0.01, 0.5
-"""Bounds of the uncertainty of all times of the model, as a share."""
+# ------------------------------------------------------------------------------------------------------------ the model
 
+LEAST_UNCERTAINTY, MOST_UNCERTAINTY = 0.01, 0.5  # Bounds of the uncertainty of all times of the model, as a share
 UNCACHED = 0.8
 """If all cached reads take this share of the time of cold ones, or more, the file system has no page cache."""
 
-QUANTILES = 64
-"""Number of quantiles that describe the jitter."""
-
+QUANTILES = 64  # Number of quantiles that describe the jitter
 DECIDING_BYTES = 1 << 20
 """Largest write that decides whether writes end in the page cache. Larger ones fill it, and become slower then."""
 
@@ -299,16 +273,13 @@ def fit_model(
     measured: Sequence[Measured],
     limits: Sequence[Limit],
     *,
-    read_ahead: ReadAhead,
-    cache_bytes: int,
-    dirty_bytes: int,
-    drops_pages: bool,
+    cache: PageCache | None,
     least_uncertainty: float = 0.0,
 ) -> StorageModel:
-    """The storage model of these measurements.
+    """The storage model of these measurements of a file system.
 
     limits: of a throttle, if there is one; the model then has the times of single reads only.
-    cache_bytes, dirty_bytes: of the page cache. drops_pages: whether pages were dropped before cold reads. If not, or
+    cache: what the system says of its page cache; None if pages could not be dropped before cold reads. Without it, or
     if cached reads are as slow as cold ones, the model has no page cache.
     least_uncertainty: lower bound of the model's uncertainty, as a share.
     """
@@ -318,42 +289,31 @@ def fit_model(
     operations = {call: _table(found) for call in ("open", "close", "stat", "rename") if (found := _of(measured, call))}
     operations["read"] = _table(alone if limits else cold)
     # A write only fills the page cache if its bytes cost more in the sync after it than in the write.
-    in_write = {each.size: each.time_ns.value for each in _alone(_of(measured, "write", "synced"))}
-    in_sync = {each.size: each.time_ns.value for each in synced if each.size in in_write}
+    in_write = {each.size: each.time_ns for each in _alone(_of(measured, "write", "synced"))}
+    in_sync = {each.size: each.time_ns for each in synced if each.size in in_write}
     deciding = [size for size in sorted(in_sync) if size <= DECIDING_BYTES]
-    small, large = deciding[:1], deciding[-1:]
-    in_cache = len(deciding) > 1 and in_sync[large[0]] - in_sync[small[0]] > in_write[large[0]] - in_write[small[0]]
+    in_cache = len(deciding) > 1 and _grows(in_sync, deciding) > _grows(in_write, deciding)
     if synced:
-        base = min(each.time_ns.value for each in synced)
+        base = min(each.time_ns for each in synced)
         operations["sync"] = RequestTime.affine(round(base, 1))
         if in_cache:  # the shortest sync is the time of a sync, and the rest of each that of its bytes
-            rest = [max(round(each.time_ns.value - base, 1), 0.0) for each in synced]
+            rest = [max(round(each.time_ns - base, 1), 0.0) for each in synced]
             times = (tuple(np.maximum.accumulate(rest).tolist()),)
             operations["write"] = RequestTime(sizes=tuple(each.size for each in synced), time_ns=times)
     if writes and "write" not in operations:
         operations["write"] = _table(writes)
-    cache = PageCache(
-        size=cache_bytes,
-        hit=_table(cached),
-        write=_table(writes) if in_cache else None,
-        read_ahead=read_ahead.bytes or 0,
-        dirty=dirty_bytes if in_cache else 0,
-        dropped_at_open=read_ahead.dropped_at_open,
-    )
-    cold_ns = {each.size: each.time_ns.value for each in alone}
+    cold_ns = {each.size: each.time_ns for each in alone}
     both = [each for each in cached if each.size in cold_ns]
-    caches = not both or any(each.time_ns.value < UNCACHED * cold_ns[each.size] for each in both)
+    if both and all(each.time_ns >= UNCACHED * cold_ns[each.size] for each in both):
+        cache = None
+    if cache is not None:
+        write, dirty = (_table(writes), cache.dirty) if in_cache else (None, 0)
+        cache = msgspec.structs.replace(cache, hit=_table(cached), write=write, dirty=dirty)
     model = StorageModel(
-        name=name,
-        about=about,
-        operations=operations,
-        limits=tuple(limits),
-        cache=cache if drops_pages and caches else None,
-        jitter=_jitter(cold),
+        name=name, about=about, operations=operations, limits=tuple(limits), cache=cache, jitter=_jitter(cold)
     )
     model = with_largest_fetch(model, measured)
-    uncertainty = max(math.hypot(_uncertainty(cold), model_error(model, measured)), least_uncertainty)
-    return msgspec.structs.replace(model, uncertainty=round(min(uncertainty, MOST_UNCERTAINTY), 4))
+    return _uncertain(model, max(math.hypot(_uncertainty(cold), model_error(model, measured)), least_uncertainty))
 
 
 def fit_objects(
@@ -369,25 +329,21 @@ def fit_objects(
 
     A request that was not measured takes no time there.
     """
-    gets = _of(measured, "GET")
+    gets, heads = _of(measured, "GET"), _of(measured, "HEAD")
     found = {
         "read": _alone(gets) if limits else gets,
         "write": _of(measured, "PUT"),
-        "open": _of(measured, "HEAD") if opens_ask else [],
-        "stat": _of(measured, "HEAD"),
+        "open": heads if opens_ask else [],
+        "stat": heads,
         "rename": _of(measured, "CopyObject and DELETE"),
         "list": _of(measured, "LIST"),
         "delete": _of(measured, "DELETE"),
     }
-    return StorageModel(
-        name=name,
-        about=about,
-        operations={operation: _table(times) for operation, times in found.items() if times},
-        limits=tuple(limits),
-        objects=True,
-        jitter=_jitter(gets),
-        uncertainty=round(min(max(_uncertainty(gets), least_uncertainty), MOST_UNCERTAINTY), 4),
+    operations = {operation: _table(times) for operation, times in found.items() if times}
+    model = StorageModel(
+        name=name, about=about, operations=operations, limits=tuple(limits), objects=True, jitter=_jitter(gets)
     )
+    return _uncertain(model, max(_uncertainty(gets), least_uncertainty))
 
 
 def _of(measured: Sequence[Measured], call: str, state: str = "") -> list[Measured]:
@@ -398,10 +354,18 @@ def _alone(measured: Sequence[Measured]) -> list[Measured]:
     return [each for each in measured if each.in_flight == 1]
 
 
+def _grows(times: dict[int, float], sizes: Sequence[int]) -> float:
+    return times[sizes[-1]] - times[sizes[0]]
+
+
+def _uncertain(model: StorageModel, share: float) -> StorageModel:
+    return msgspec.structs.replace(model, uncertainty=round(min(share, MOST_UNCERTAINTY), 4))
+
+
 def _table(measured: Sequence[Measured]) -> RequestTime:
     """Times by requests in flight and size. A size that was not measured with so many in flight grows with the size as
     it does with fewer. Raises: ValueError where none has one request in flight."""
-    found = {(each.in_flight, each.size): each.time_ns.value for each in measured}
+    found = {(each.in_flight, each.size): each.time_ns for each in measured}
     sizes = sorted(size for count, size in found if count == 1)
     counts = sorted({count for count, _ in found})
     rows: list[tuple[float, ...]] = []
@@ -431,19 +395,15 @@ def _jitter(cold: Sequence[Measured]) -> Jitter | None:
 def _uncertainty(cold: Sequence[Measured]) -> float:
     """Uncertainty of the times of a run, as a share: the median, over the sizes, of the spread between trials of single
     reads."""
-    widths = [each.between_trials for each in _alone(cold) if each.time_ns.trials > 1]
+    widths = [each.between_trials for each in _alone(cold) if each.trials > 1]
     return max(median(widths) if widths else MOST_UNCERTAINTY, LEAST_UNCERTAINTY)
 
 
-FAR_BYTES = 1 << 40
-"""Size of the simulated file. For a read in its middle nothing was fetched ahead."""
+# --------------------------------------------------------------------------------------------- held against simulations
 
-MOST_READS = 1 << 14
-"""Most reads of a simulated trial."""
-
-CLEAR = 0.2
-"""Least gain, in the mean absolute logarithm of simulated / measured time, for which large reads are cut."""
-
+FAR_BYTES = 1 << 40  # Size of the simulated file. For a read in its middle nothing was fetched ahead.
+MOST_READS = 1 << 14  # Most reads of a simulated trial
+CLEAR = 0.2  # Least gain, in the mean absolute logarithm of simulated / measured time, for which large reads are cut
 ALIKE = 0.05
 """Sizes whose mean absolute logarithm is within this of the best one are equally good; the smallest is taken."""
 
@@ -452,21 +412,20 @@ def with_largest_fetch(model: StorageModel, measured: Sequence[Measured]) -> Sto
     """The model with the size into which the cache cuts large cold reads, if their times show one: a read that waits
     for each of its parts takes longer than one with all of them in flight."""
     cache = model.cache
-    if cache is None or not cache.read_ahead:
+    large = [] if cache is None else [e for e in _alone(_of(measured, "read", "cold")) if e.size > cache.read_ahead]
+    if cache is None or not cache.read_ahead or not large:
         return model
-    large = [each for each in _alone(_of(measured, "read", "cold")) if each.size > cache.read_ahead]
 
     def cut_at(size: int) -> StorageModel:
         return msgspec.structs.replace(model, cache=msgspec.structs.replace(cache, largest_fetch=size))
 
     def error(size: int) -> float:
         free = msgspec.structs.replace(cut_at(size), limits=())  # cold reads were measured with pauses for a throttle
-        found = [_log_ratio(free, each, np.array([FAR_BYTES // 2])) for each in large]
-        return float(np.mean(np.abs(found))) if found else 0.0
+        return _error(free, large, np.mean, lambda each: np.array([FAR_BYTES // 2]))
 
     sizes = [cache.read_ahead << power for power in range(16)]
     errors = {size: error(size) for size in sizes if any(each.size > size for each in large)}
-    if not errors or min(errors.values()) + CLEAR > error(0):
+    if min(errors.values()) + CLEAR > error(0):
         return model
     return cut_at(next(size for size, found in errors.items() if found < min(errors.values()) + ALIKE))
 
@@ -474,13 +433,23 @@ def with_largest_fetch(model: StorageModel, measured: Sequence[Measured]) -> Sto
 def model_error(model: StorageModel, measured: Sequence[Measured]) -> float:
     """Relative error of the model for sequential cold reads, which were left out of the fit: the median over their
     sizes; 0 without any."""
-    found = [
-        abs(_log_ratio(model, each, each.size * np.arange(min(each.requests // each.time_ns.trials + 1, MOST_READS))))
-        for each in _alone(_of(measured, "read", "sequential"))
-    ]
-    return math.expm1(float(np.median(found))) if found else 0.0
+    left_out = _alone(_of(measured, "read", "sequential"))
+    if not left_out:
+        return 0.0
+
+    def offsets(each: Measured) -> np.ndarray:
+        return each.size * np.arange(min(each.requests // each.trials + 1, MOST_READS))
+
+    return math.expm1(_error(model, left_out, np.median, offsets))
 
 
-def _log_ratio(model: StorageModel, one: Measured, offsets: np.ndarray) -> float:
-    simulated = float(read_times_ns(model, offsets, one.size, FAR_BYTES).mean())
-    return math.log(max(simulated, 1.0) / max(one.time_ns.value, 1.0))
+def _error(
+    model: StorageModel,
+    measured: Sequence[Measured],
+    middle: Callable[[list[float]], Any],
+    offsets: Callable[[Measured], np.ndarray],
+) -> float:
+    """The mean or median, over figures, of the absolute logarithm of simulated / measured time of reads."""
+    simulated = [float(read_times_ns(model, offsets(each), each.size, FAR_BYTES).mean()) for each in measured]
+    pairs = zip(simulated, measured, strict=True)
+    return float(middle([abs(math.log(max(time, 1.0) / max(each.time_ns, 1.0))) for time, each in pairs]))

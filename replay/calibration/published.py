@@ -26,8 +26,7 @@ from dxt_replay.workloads.source import CONFIGURATIONS, read_workload
 AT_LEAST_PCT = 95.0
 """Utilisation above which ranks hardly wait, so that the storage did what it was asked for, and may do more."""
 
-AGREE = 0.10
-"""By how much two bounds may differ that agree: rates of epochs of one run differ by up to 8 %."""
+AGREE = 0.10  # By how much two bounds may differ that agree: rates of epochs of one run differ by up to 8 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,4 @@
-"""The directory in which a calibration works, made below the target and removed however the calibration ends; and what
-the system says of its file system.
-"""
+"""The directory in which a calibration works, made below the target and removed however the calibration ends."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -22,50 +19,21 @@ from dxt_replay.replay.engine.link_free import open_link_free
 from dxt_replay.replay.target.content import BLOCK_BYTES, make_noise
 from dxt_replay.replay.target.posix import resolve_target
 from dxt_replay.traces.errors import TargetError
-from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB, format_bytes
 
-NAME = ".dxt-replay-calibration-"
-"""Beginning of the directory's name, before a random number."""
-
-_LOCK = "lock"
-"""File in the directory that its process keeps locked."""
-
-LEAST_FREE_BYTES = 64 * MIB
-"""Free space that a calibration needs at least."""
-
-FREE_SHARE = 0.25
-"""Largest share of the free space that a calibration takes."""
-
-MOST_DATA_BYTES = 512 * MIB
-"""Most data that are read cold."""
-
-LEAST_DATA_BYTES = 8 * MIB
-PIECE_BYTES = 8 * MIB
+NAME = ".dxt-replay-calibration-"  # Beginning of the directory's name, before a random number
+_LOCK = "lock"  # File in the directory that its process keeps locked
+LEAST_FREE_BYTES = 64 * MIB  # Free space that a calibration needs at least
+FREE_SHARE = 0.25  # Largest share of the free space that a calibration takes
+LEAST_DATA_BYTES = PIECE_BYTES = 8 * MIB
 """Data are written in pieces of this size, each synced, until the time for it is over."""
-
-POOL_FILES = 256
-"""Most small files that are opened."""
-
-SMALL_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scratch:
-    """The directory and how many bytes may be written into it."""
-
-    path: Path
-    room_bytes: int
-
-    def file(self, name: str) -> bytes:
-        """The path of a file in it."""
-        return os.fsencode(self.path / name)
 
 
 @contextmanager
-def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration") -> Iterator[Scratch]:
-    """A new directory below the target, which is removed with all in it. `name`: how its own name begins.
+def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration") -> Iterator[tuple[Path, int]]:
+    """A new directory below the target, which is removed with all in it, and how many bytes may be written into it.
+    `name`: how its own name begins.
 
     Raises: TargetError when the target is not a directory, cannot be written, or has too little free space.
     """
@@ -89,7 +57,7 @@ def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration"
                 f"{printable(target)} has {format_bytes(room)} free, and {purpose} needs "
                 f"{format_bytes(LEAST_FREE_BYTES)}: free space there or choose another --target"
             )
-        yield Scratch(path=path, room_bytes=int(FREE_SHARE * room))
+        yield path, int(FREE_SHARE * room)
     except OSError as error:
         raise refused(error, f"measure {printable(target)}") from error
     finally:
@@ -127,56 +95,22 @@ def refused(error: OSError, doing: str) -> TargetError:
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
 
 
+def new_file(path: bytes) -> IO[bytes]:
+    """Open a new file. A link that somebody put in place of the directory is not followed. Raises: OSError."""
+    return open(open_link_free(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)
+
+
 def write_data(path: bytes, most: int, seconds: float) -> int:
     """Write data that do not compress, synced, for about `seconds` and up to `most` bytes; returns how many.
 
     Raises: OSError.
     """
-    until = time.monotonic() + seconds
+    until, written = time.monotonic() + seconds, 0
     words = np.empty(BLOCK_BYTES // 8, dtype=np.uint64)
-    written = 0
-    with _new_file(path) as file:
+    with new_file(path) as file:
         while written < most and (time.monotonic() < until or written < LEAST_DATA_BYTES):
             for _ in range(min(PIECE_BYTES, most - written) // BLOCK_BYTES):
                 make_noise(1, written // BLOCK_BYTES, words)
                 written += file.write(words.data)
             os.fsync(file.fileno())
     return written
-
-
-def write_pool(scratch: Scratch, seconds: float) -> list[bytes]:
-    """Small files, for about `seconds`: at least 4 and at most POOL_FILES. Raises: OSError."""
-    until = time.monotonic() + seconds
-    paths: list[bytes] = []
-    while len(paths) < POOL_FILES and (time.monotonic() < until or len(paths) < 4):
-        paths.append(scratch.file(f"small-{len(paths)}"))
-        with _new_file(paths[-1]) as file:
-            file.write(bytes(SMALL_BYTES))
-    return paths
-
-
-def _new_file(path: bytes) -> IO[bytes]:
-    """Open a new file. A link that somebody put in place of the directory is not followed. Raises: OSError."""
-    return open(open_link_free(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)
-
-
-_DEFAULT_DIRTY_PCT = 20
-"""vm.dirty_ratio of Linux."""
-
-
-def cache_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that a page cache can use, bytes; 1 GiB if /proc/meminfo does not tell."""
-    return available_bytes(meminfo) or 1 << 30
-
-
-def dirty_bytes(folder: Path = Path("/proc/sys/vm")) -> int:
-    """Bytes of writes that the page cache holds before a writer has to wait (vm.dirty_bytes, vm.dirty_ratio)."""
-    percent = _number(folder / "dirty_ratio") or _DEFAULT_DIRTY_PCT
-    return _number(folder / "dirty_bytes") or cache_bytes() * percent // 100
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None

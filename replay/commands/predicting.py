@@ -469,10 +469,9 @@ def _scratch(target: str | Path) -> Iterator[tuple[str | Path, Path]]:
     from dxt_replay.replay.target.targets import open_target, place_below
 
     if isinstance(target, Path):
-        with scratch_below(target, CHECK_NAME, "a check") as scratch:
-            twin = scratch.path / "twin"
-            twin.mkdir()
-            yield twin, scratch.path / "replay.capture"
+        with scratch_below(target, CHECK_NAME, "a check") as (folder, _):
+            (folder / "twin").mkdir()
+            yield folder / "twin", folder / "replay.capture"
         return
     place = place_below(target, f"{CHECK_NAME}{secrets.token_hex(6)}")
     with tempfile.TemporaryDirectory(prefix="dxt-replay-check-") as folder:

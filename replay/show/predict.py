@@ -306,15 +306,15 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
             "call": f"{each.call}, {each.state}" if each.state else each.call,
             "size_bytes": each.size,
             "in_flight": each.in_flight,
-            "mean_us": each.time_ns.value / 1e3,
-            "between": f"{format_duration(each.time_ns.low)} to {format_duration(each.time_ns.high)}",
+            "mean_us": each.time_ns / 1e3,
+            "between": f"{format_duration(each.low_ns)} to {format_duration(each.high_ns)}",
             "p50_us": each.p50_ns / 1e3,
             "p95_us": each.p95_ns / 1e3,
             "rate_per_s": each.bytes_per_s or None,
         }
         for each in done.measured
     ]
-    read, name = ("GET", "GETs") if done.object_store is not None else ("read, cold", "Cold reads")
+    read, name = ("GET", "GETs") if done.model.objects else ("read, cold", "Cold reads")
     alone = [each for each in calls if each["call"] == read and each["in_flight"] == 1]
     several = [each for each in calls if each["call"] == read and each["in_flight"] != 1]
     others = [each for each in calls if each["call"] != read and each["in_flight"] == 1]
@@ -324,7 +324,7 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
     ahead = shown["read_ahead_bytes"]
     first = f"Wrote {output}: a storage model of {done.target}{f' ({done.file_system})' if done.file_system else ''}; "
     first += f"{'' if ahead is None else f'read-ahead {format_bytes(ahead)}; '}throttle: {throttle}."
-    left_out = [f"{each.kind.value} of {format_bytes(each.size)}, {each.in_flight} in flight" for each in done.left_out]
+    left_out = [f"{each.kind} of {format_bytes(each.size)}, {each.in_flight} in flight" for each in done.left_out]
     sections = [
         prose("", [first]),
         table("Calibration", CALIBRATION, shown, {"throttle": throttle}),

@@ -12,42 +12,48 @@ from pathlib import Path
 import pytest
 
 from dxt_replay import calibrate as calibrate_to_file
-from dxt_replay.replay.calibration.calibration import Calibration, calibrate
+from dxt_replay.replay.calibration.calibration import calibrate
 from dxt_replay.replay.calibration.scratch import NAME
-from dxt_replay.replay.simulation.model import model_of, read_storage_model
+from dxt_replay.replay.simulation.model import read_storage_model
 from dxt_replay.traces.errors import TargetError
 from tests.places import ROOT
 
 SECONDS = 2.0
 
 
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
-    folder = tmp_path_factory.mktemp("target")
-    done = calibrate(folder, SECONDS)
-    assert os.listdir(folder) == []
-    return done
+@pytest.fixture
+def target(tmp_path):
+    (tmp_path / "target").mkdir()
+    return tmp_path / "target"
 
 
-def test_every_call_is_measured(calibration: Calibration) -> None:
-    calls = {(each.call, each.state) for each in calibration.measured}
+def test_every_call_is_measured_and_its_file_is_read_as_a_storage_model(target, tmp_path):
+    output, seen = tmp_path / "measured.json", []
+    done = calibrate_to_file(
+        target, output, minutes=SECONDS / 60, on_progress=lambda passed, whole, what: seen.append((passed, whole))
+    )
+    assert os.listdir(target) == []
+    assert {whole for _, whole in seen} == {SECONDS}
+    assert [passed for passed, _ in seen] == sorted(passed for passed, _ in seen)
+    calls = {(each.call, each.state) for each in done.measured}
     assert {("read", "cold"), ("read", "cached"), ("open", ""), ("close", ""), ("stat", ""), ("create", "")} <= calls
-    for each in calibration.measured:
+    for each in done.measured:
         assert each.requests > 0
-        assert 0 < each.time_ns.low <= each.time_ns.value <= each.time_ns.high
+        assert 0 < each.low_ns <= each.time_ns <= each.high_ns
         assert each.p50_ns <= each.p95_ns <= each.p99_ns
-        assert each.time_ns.value <= each.p95_ns
-    document = calibration.document()
-    assert model_of(document) == calibration.model
-    assert {"read", "open", "close", "stat"} <= calibration.model.operations.keys()
-    assert document["measured"]["unseen"] == list(calibration.unseen)
-    text = " ".join(calibration.unseen)
+        assert each.time_ns <= each.p95_ns
+    assert read_storage_model(output) == done.model
+    assert {"read", "open", "close", "stat"} <= done.model.operations.keys()
+    assert done.document()["measured"]["unseen"] == list(done.unseen)
+    text = " ".join(done.unseen)
     assert all(each in text for each in ("cannot be dropped", "other clients", "writes it to the storage later"))
+    with pytest.raises(TargetError, match="--force replaces it"):
+        calibrate_to_file(target, output, minutes=SECONDS / 60)
 
 
 @pytest.mark.parametrize("reached", ["writing data to read", "throttles", "cold read"])
-def test_ctrl_c_leaves_nothing(tmp_path: Path, reached: str) -> None:
-    def interrupt(done: float, whole: float, what: str) -> None:
+def test_ctrl_c_leaves_nothing(tmp_path, reached):
+    def interrupt(done, whole, what):
         assert [name.startswith(NAME) for name in os.listdir(tmp_path)] == [True]
         if what == reached:
             raise KeyboardInterrupt
@@ -58,10 +64,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, reached: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_amid_the_requests_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
-    target, output = tmp_path / "target", tmp_path / "model.json"
-    target.mkdir()
-    words = ["-m", "dxt_replay.replay.commands.main", "calibrate", "--target", str(target), "-o", str(output)]
+def test_a_signal_amid_the_requests_leaves_nothing(tmp_path, target, number, status):
+    words = ["-m", "dxt_replay.replay.commands.main", "calibrate", "--target", str(target), "-o", str(tmp_path / "m")]
     process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
     while not list(target.glob("*/data")) and time.monotonic() < until:
@@ -70,66 +74,40 @@ def test_a_signal_amid_the_requests_leaves_nothing(tmp_path: Path, number: int, 
     _, printed = process.communicate(timeout=60)
     assert process.returncode == status
     assert "Traceback" not in printed
-    assert os.listdir(target) == []
-    assert not output.exists()
+    assert (os.listdir(target), (tmp_path / "m").exists()) == ([], False)
 
 
-def test_a_target_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_used_is_one_clear_error(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for target, message in (
+    for place, message in (
         (Path("/sys"), r"cannot write below the target /sys: .*; choose another --target"),
         (tmp_path / "none", "does not exist: give a directory on the file system to measure"),
         (tmp_path / "file", "is not a directory"),
     ):
         with pytest.raises(TargetError, match=message):
-            calibrate(target, SECONDS)
-
-
-def test_a_target_without_space_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.statvfs(tmp_path)
-    values = [*real]
-    values[real.n_fields - 7 if real.n_fields > 10 else 4] = 100  # f_bavail
-    little = os.statvfs_result(values)
-    assert little.f_bavail == 100
+            calibrate(place, SECONDS)
+    (tmp_path / "file").unlink()
+    little = os.statvfs_result([4096, 4096, 1000, 1000, 100, 1000, 1000, 1000, 0, 255])
     monkeypatch.setattr(os, "statvfs", lambda path: little)
     with pytest.raises(TargetError, match=r"has 400 KiB free, and a calibration needs 64.0 MiB: free space there"):
         calibrate(tmp_path, SECONDS)
     assert os.listdir(tmp_path) == []
 
 
-def test_space_that_runs_out_meanwhile_is_one_clear_error(tmp_path: Path) -> None:
+def test_space_that_runs_out_meanwhile_is_one_clear_error(tmp_path, target):
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
         "from dxt_replay.replay.commands.main import main;"
         "sys.exit(main(['calibrate', '--target', sys.argv[1], '-o', sys.argv[2], '--minutes', '0.03']))"
     )
-    target, output = tmp_path / "target", tmp_path / "model.json"
-    target.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(target), str(output)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    words = [sys.executable, "-c", program, str(target), str(tmp_path / "m")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"dxt-replay: error: cannot measure {target}: File too large; choose another --target\n"
-    assert os.listdir(target) == []
-    assert not output.exists()
+    assert (os.listdir(target), (tmp_path / "m").exists()) == ([], False)
 
 
-def test_the_file_of_a_calibration_is_read_as_a_storage_model(tmp_path: Path) -> None:
-    output = tmp_path / "measured.json"
-    target = tmp_path / "target"
-    target.mkdir()
-    seen: list[tuple[float, float]] = []
-    done = calibrate_to_file(
-        target, output, minutes=SECONDS / 60, on_progress=lambda passed, whole, what: seen.append((passed, whole))
-    )
-    assert {whole for _, whole in seen} == {SECONDS}
-    assert [passed for passed, _ in seen] == sorted(passed for passed, _ in seen)
-    assert read_storage_model(output) == done.model
-    with pytest.raises(TargetError, match="--force replaces it"):
-        calibrate_to_file(target, output, minutes=SECONDS / 60)
-
-
-def test_a_file_system_in_memory_is_measured_without_a_cache_beside_it() -> None:
+def test_a_file_system_in_memory_is_measured_without_a_cache_beside_it():
     place = Path("/dev/shm")
     if not os.access(place, os.W_OK):
         pytest.skip("/dev/shm cannot be written here")
