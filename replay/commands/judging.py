@@ -213,9 +213,9 @@ def regress(
     from dxt_replay.replay.ranks.mpi import connect, first_does, together
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.regress import experiment as module
-    from dxt_replay.replay.regress.comparison import record_of
-    from dxt_replay.replay.regress.reports import report as text_of
     from dxt_replay.replay.regress.statistics import Rule
+    from dxt_replay.replay.show.regress import report as text_of
+    from dxt_replay.replay.target.stage import stage as stage_plan
     from dxt_replay.traces.output import new_file
 
     processes, rule, reports = (
@@ -242,7 +242,8 @@ def regress(
         )
         module.check_outputs(experiment)
         with reported(on_staging, byte_progress("staging")) as staging:
-            module.stage_all(module.plan_staging(source, experiment), staging)
+            for plan in module.plan_staging(source, experiment):
+                stage_plan(plan, progress=staging)
         return experiment
 
     before = first_does(processes, lambda: _checked(baseline, candidate, maps, reports, place, force=force))
@@ -258,7 +259,7 @@ def regress(
 
         def write() -> None:
             assert result is not None
-            files = {} if place is None else {place: record_of(result).encoded()}
+            files = {} if place is None else {place: result.record().encoded()}
             files |= {path: text_of(path.suffix, result, inconclusive_fails=fail_inconclusive) for path in reports}
             for path, content in files.items():
                 with new_file(path, force=force) as stream:
@@ -283,7 +284,7 @@ def _checked(
     Raises: TargetError; UsageError for a report of another kind, and a record that cannot be read.
     """
     from dxt_replay.replay.regress.record import read_record
-    from dxt_replay.replay.regress.reports import SUFFIXES
+    from dxt_replay.replay.show.regress import SUFFIXES
     from dxt_replay.traces.output import check_output
 
     if baseline is None or candidate is None:
@@ -341,13 +342,13 @@ def _regress(
     result = regress(capture, baseline, candidate, comm=comm, **given)
 
     def print_it() -> int:
-        answer(result, "regress.sections.regression_sections")
+        answer(result, "show.regress.regression_sections")
         return int(result.fails(inconclusive_fails=given["fail_inconclusive"]))
 
     return print_it
 
 
-@command(show="regress.sections.history_sections", fails=lambda found, given: found.regressed)
+@command(show="show.regress.history_sections", fails=lambda found, given: found.regressed)
 def history(*records: Annotated[PathLike, Argument("RECORD...")], threshold_pct: Threshold = 5.0) -> History:
     """Show how the results of an experiment changed from record to record.
 

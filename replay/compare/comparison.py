@@ -14,16 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxt_replay.replay.compare.exactness import Exactness
-from dxt_replay.replay.compare.measures import BIN_NS, BothSides, Side, matched_starts, measure_both
-from dxt_replay.replay.compare.noise import (
-    SIMILARITIES,
-    FloorResult,
-    NoiseFloor,
-    beside,
-    check_job,
-    check_pair,
-    measured,
-)
+from dxt_replay.replay.compare.measures import BIN_NS, Side, matched_starts, measure_both
+from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor, beside, check_job, check_pair, measured, worst_of
 from dxt_replay.replay.compare.similarity import WEAKNESS, Similarity, similarity
 from dxt_replay.replay.compare.timing import CLOSED_LOOP, KEEPS_TIMES, Timing, relative_difference_pct
 from dxt_replay.replay.compare.verdict import (
@@ -73,12 +65,6 @@ class Distance:
 
     ks: float
     wasserstein: float | None
-
-    @classmethod
-    def between(cls, source: Distribution, replay: Distribution, unit: float = 1) -> Distance:
-        """Distance of two distributions whose values are in 1/unit of the unit to report."""
-        moved = source.wasserstein(replay)
-        return cls(ks=source.ks(replay), wasserstein=None if math.isnan(moved) else moved / unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,42 +155,22 @@ def compare(
     source = source if different else part_replayed(source, replay)
     record = None if different else replay_record(replay.info, replay.path / "capture.json")
     issued: dict[str, Any] = {} if record is None else {"api": record.api, "reconstruct": record.reconstruct}
-    layers = choose_layers(source, **issued), choose_layers(replay)
-    both = measure_both((source, replay), layers, on_rows, workers)
-    exact = both.equality.exactness(failed_recorded=both.recorded.failed, failed_replayed=both.replayed.failed)
-    thresholds, relaxed = (thresholds, ()) if floor is None else floor.relaxed(thresholds)
-    found = _comparison(both, exact, record, thresholds, relation, () if floor is None else floor.excuses(exact))
-    return found if floor is None else dataclasses.replace(found, floor=beside(found, floor, relaxed))
-
-
-def _comparison(
-    both: BothSides,
-    exact: Exactness,
-    record: ReplayRecord | None,
-    thresholds: Thresholds,
-    relation: Relation,
-    excused: tuple[str, ...],
-) -> Comparison:
-    """The result, from the measures of all ranks. `record`: the replay's own."""
-    recorded, replayed = both.recorded, both.replayed
-    source, replay = recorded.capture, replayed.capture
+    both = measure_both((source, replay), (choose_layers(source, **issued), choose_layers(replay)), on_rows, workers)
+    sides = recorded, replayed = both.recorded, both.replayed
+    exact = both.equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
+    thresholds, relaxed, excused = (thresholds, (), ()) if floor is None else floor.relaxed(thresholds, exact)
     pace, speed = (None, 1.0) if record is None else (record.pace, record.speed)
     recorded_speed = record is None or record.speed == record.compute_speed == record.io_speed == 1
-    timing = Timing.of(
-        (recorded, replayed),
-        matched_starts(recorded.lanes, replayed.lanes),
-        record,
-        kept_times=relation is not Relation.DIFFERENT and pace in (None, KEEPS_TIMES),
-    )
-    late = _lateness(replayed, timing, record, thresholds, judged=pace in (None, KEEPS_TIMES) and recorded_speed)
-    alike = similarity(recorded.factors(), replayed.factors())
+    keeps_times = pace in (None, KEEPS_TIMES)
+    starts = matched_starts(recorded.lanes, replayed.lanes)
+    timing = Timing.of(sides, starts, record, kept_times=not different and keeps_times)
+    late = _lateness(replayed, timing, record, thresholds, judged=keeps_times and recorded_speed)
+    alike = similarity(recorded.factors, replayed.factors)
     operations = recorded.operations + replayed.operations
     verdict = judge(alike, exact, timing, late, thresholds, relation, excused, operations=operations)
-    outcome = SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL
-    workload = _workload(outcome, recorded, replayed, exact, pace, timing, late)
+    workload = _workload(SKIPPED if different else PASS if verdict.passed else FAIL, sides, exact, pace, timing, late)
     closed = pace in CLOSED_LOOP and recorded_speed and late.disturbed is None
-    storage_decides = relation is Relation.DIFFERENT or closed
-    storage = _storage(recorded, replayed, thresholds, timing if storage_decides else None, record)
+    storage = _storage(sides, thresholds, timing if different or closed else None, record)
     said = headline(
         verdict,
         workload,
@@ -219,14 +185,12 @@ def _comparison(
     )
     training = None
     if record is not None and pace == "steps" and not replay.info.partial:
-        training = TrainingTime.of(
-            source.spans,
-            replay.spans,
+        still_ns, wait_ns = (
+            round(record.training_stood_still_s * NS_PER_S),
             longest_log_wait_ns(source.info, source.spans),
-            stood_still_ns=round(record.training_stood_still_s * NS_PER_S),
         )
-    gaps = [side.lanes.gaps.distribution() for side in (recorded, replayed)]
-    return Comparison(
+        training = TrainingTime.of(source.spans, replay.spans, wait_ns, stood_still_ns=still_ns)
+    found = Comparison(
         headline=said,
         training=training,
         relation=relation.value,
@@ -238,21 +202,30 @@ def _comparison(
         similarity=alike,
         exact=exact,
         distribution=Distances(
-            transfer_size=Distance.between(recorded.totals.size_bytes, replayed.totals.size_bytes),
-            inter_arrival=Distance.between(gaps[0], gaps[1], NS_PER_US),
-            latency=Distance.between(recorded.latency_ns, replayed.latency_ns, NS_PER_US),
+            transfer_size=_distance(*(side.totals.size_bytes for side in sides)),
+            inter_arrival=_distance(*(side.lanes.gaps.distribution() for side in sides), NS_PER_US),
+            latency=_distance(*(side.latency_ns for side in sides), NS_PER_US),
         ),
         timing=timing,
-        overlap=Overlap(source_pct=recorded.overlap_pct(), replay_pct=replayed.overlap_pct()),
+        overlap=Overlap(source_pct=recorded.overlap_pct, replay_pct=replayed.overlap_pct),
         curves=CurveDifference(
             bin_s=BIN_NS / NS_PER_S,
-            in_flight_pct=relative_difference_pct(recorded.curves.in_flight(), replayed.curves.in_flight()),
-            bandwidth_pct=relative_difference_pct(recorded.curves.bytes_per_bin(), replayed.curves.bytes_per_bin()),
+            in_flight_pct=relative_difference_pct(*(side.curves.in_flight() for side in sides)),
+            bandwidth_pct=relative_difference_pct(*(side.curves.bytes_per_bin() for side in sides)),
         ),
         thresholds=thresholds,
         verdict=verdict,
         passed=verdict.passed,
     )
+    return (
+        found if floor is None else dataclasses.replace(found, floor=beside(measured(found), floor, relaxed, excused))
+    )
+
+
+def _distance(source: Distribution, replay: Distribution, unit: float = 1) -> Distance:
+    """Of two distributions whose values are in 1/unit of the unit to report."""
+    moved = source.wasserstein(replay)
+    return Distance(ks=source.ks(replay), wasserstein=None if math.isnan(moved) else moved / unit)
 
 
 def _lateness(
@@ -266,7 +239,7 @@ def _lateness(
     return Lateness(
         judged=judged,
         own_p99_us=(own_us or {}).get("p99"),
-        jitter_us=jitter_us,
+        allowed_us=allowed_lag_us(jitter_us),
         in_calls_us=replayed.in_calls_ns / NS_PER_US,
         waited_us=replayed.lateness.waited_ns / NS_PER_US,
         disturbed=stood_still,
@@ -274,8 +247,9 @@ def _lateness(
 
 
 def _workload(
-    outcome: str, recorded: Side, replayed: Side, exact: Exactness, pace: str | None, timing: Timing, late: Lateness
+    outcome: str, sides: tuple[Side, Side], exact: Exactness, pace: str | None, timing: Timing, late: Lateness
 ) -> Workload:
+    recorded, replayed = sides
     moved = {"source": recorded.totals.bytes_moved, "replay": replayed.totals.bytes_moved}
     rebuilt = (recorded.reconstructed, recorded.transfers), (recorded.reconstructed_bytes, moved["source"])
     extended, steps = extended_steps(recorded.capture.spans)
@@ -293,22 +267,19 @@ def _workload(
         failed=exact.failed,
         lag_p99_us=(timing.lag_us or {}).get("p99"),
         own_lag_p99_us=late.own_p99_us,
-        allowed_lag_us=allowed_lag_us(late.jitter_us),
+        allowed_lag_us=late.allowed_us,
     )
 
 
 def _storage(
-    recorded: Side, replayed: Side, thresholds: Thresholds, whole_run: Timing | None, record: ReplayRecord | None
+    sides: tuple[Side, Side], thresholds: Thresholds, whole_run: Timing | None, record: ReplayRecord | None
 ) -> Storage:
     """The performance of the storage. `whole_run`: the times of the run, None if the storage does not decide them."""
-    sides = recorded, replayed
-    io_time, here = (side.factors()["io_time_s"] for side in sides)
+    io_time, here = (side.factors["io_time_s"] for side in sides)
     bandwidth = [side.totals.aggregate_mib_s or 0.0 for side in sides]
-    latency = replayed.latency_ns
+    measured_both, latency = all(side.latency_ns.count for side in sides), sides[1].latency_ns
     p50, p99 = (
-        Change.between(*(side.latency_ns.quantile(share) / NS_PER_US for side in sides))
-        if recorded.latency_ns.count and latency.count
-        else None
+        Change.between(*(side.latency_ns.quantile(share) / NS_PER_US for side in sides)) if measured_both else None
         for share in (0.5, 0.99)
     )
     change = Change.between(io_time, here)
@@ -332,22 +303,17 @@ def _storage(
 
 
 def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None = None) -> NoiseFloor:
-    """The differences of two runs of one job; the worst of all pairs counts.
+    """The differences of two runs of one job; the worst of all pairs counts. `source`: a capture of that job, which the
+    floor is used for.
 
-    `source`: a capture of that job, which the floor is used for.
     Raises: UsageError for captures that are not different runs of one job; CaptureError.
     """
     if not pairs:
         raise UsageError("a noise floor needs two runs of the same job: give --floor A B")
-    found: list[dict[str, float | None]] = []
+    found = []
     for first, second in pairs:
         relation = check_pair(first, second)
-        if source is not None:
-            check_job(source, first)
-            check_job(source, second)
+        for run in (first, second) if source is not None else ():
+            check_job(source, run)
         found.append(measured(compare(first, second, relation=relation)))
-    worst: dict[str, float | None] = {}
-    for name in found[0]:
-        known = [value for each in found if (value := each.get(name)) is not None]
-        worst[name] = (min if name in SIMILARITIES else max)(known, default=None)
-    return NoiseFloor(pairs=tuple((str(one.named), str(other.named)) for one, other in pairs), measures=worst)
+    return NoiseFloor(pairs=tuple((str(one.named), str(other.named)) for one, other in pairs), measures=worst_of(found))

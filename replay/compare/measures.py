@@ -25,9 +25,8 @@ from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from dxt_replay.traces.measures.span_times import union_by_rank
 from dxt_replay.traces.records import is_refused
-from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import READ, RECONSTRUCTED, WRITE, codes
-from dxt_replay.traces.stable_order import places_in_groups, runs, stable_order
+from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.store.part_capture import only_ranks, pieces_of_both, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
@@ -38,7 +37,7 @@ ROWS_TOGETHER = 1 << 17
 """Rows of both captures that are measured at once: of a rank with more, a row group at a time."""
 
 MAX_SAMPLES = 1 << 20
-"""Start times kept of one capture: 16 MiB."""
+"""Start times kept of one capture, about: 16 MiB."""
 
 BIN_NS = 100 * NS_PER_MS
 MAX_BINS = 1 << 22
@@ -207,75 +206,48 @@ class Lateness(Sums):
 
 
 class LaneStarts(Sums):
-    """`gaps` between the starts on each lane, and samples of the starts, from rows of one rank after another, or of
-    several. Every operation is a sample while they fit; then every second, every fourth and so on, on all lanes alike.
-    """
+    """`gaps` between the starts on each lane, and of each lane the starts number 0, `stride`, 2 `stride` ..., from rows
+    of one rank after another, or of several."""
 
     STAY = ("_table",)
 
-    def __init__(self, most: int = MAX_SAMPLES) -> None:
+    def __init__(self, stride: int) -> None:
         self.gaps = DistributionCollector()
-        self.stride = 1
-        self._most = most
-        # Number of the lane, and start: by start on each lane.
-        self._samples = [(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))]
-        self._numbers: dict[int, int] = {}  # of lanes, by their keys: rank << 32 | lane
-        self._merged: dict[int, int] = {}  # operations of the lanes that came with `merge`, by these keys
-        self._table = KeyTable(2)  # of the other lanes, by their numbers, as of `follow_lanes`
+        self._stride = stride
+        # Of the samples, and of whole lanes: the lane (rank << 32 | lane), and its start, or its number of operations.
+        self._samples, self._merged = [np.empty((2, 0), dtype=np.int64)], [np.empty((2, 0), dtype=np.int64)]
+        self._table = KeyTable(2)  # of the other lanes, as of `follow_lanes`
 
     def add(self, rows: OperationRows) -> None:
         """Add rows in start order, at least one: more of the current rank, or all rows of several ranks."""
         rank = rows.ranks.astype(np.int64) if len(rows.ranks) else np.int64(rows.rank)
-        keys, _, inverse = distinct(rank << 32 | rows.lane)
-        numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in keys.tolist()]
-        lanes = np.array(numbers, dtype=np.int32)[inverse]
-        gaps, sampled = follow_lanes(self._table, lanes, rows.start_ns, self.stride)
+        lanes = rank << 32 | rows.lane
+        gaps, sampled = follow_lanes(self._table, lanes, rows.start_ns, self._stride)
         self.gaps.add(gaps)
-        self._samples.append((lanes[sampled], rows.start_ns[sampled]))
-        self._thin_out()
+        self._samples.append(np.stack((lanes[sampled], rows.start_ns[sampled])))
 
     def merge(self, later: LaneStarts) -> None:
-        """As `Sums.merge`; no lane is on both sides, and the stride becomes the wider of both."""
+        """As `Sums.merge`; no lane is on both sides."""
         self.gaps.merge(later.gaps)
-        stride = max(self.stride, later.stride)
-        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in later._numbers]
-        lanes, starts = later.samples(stride)
-        self._samples = [self.samples(stride), (np.array(numbers, dtype=np.int32)[lanes], starts)]
-        self._merged |= later.operations()
-        self.stride = stride
-        self._thin_out()
+        self._samples += later._samples
+        self._merged.append(later.operations())
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_merged": self.operations()}
+        return super().__getstate__() | {"_merged": [self.operations()]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._table = KeyTable(2)
 
-    def _thin_out(self) -> None:
-        while sum(len(starts) for _, starts in self._samples) > max(self._most, len(self._numbers)):
-            self._samples, self.stride = [self.samples(2 * self.stride)], 2 * self.stride
+    def operations(self) -> np.ndarray:
+        """int64 (2, lanes): the lanes, and how many operations each has."""
+        lanes, columns = self._table.sorted()
+        return np.concatenate([*self._merged, np.stack((lanes, columns[:, 0]))], axis=1)
 
-    def samples(self, stride: int) -> tuple[np.ndarray, np.ndarray]:
-        """Those at a multiple of the stride, by lane: the number of the lane (n,), and the start."""
-        lanes, starts = (np.concatenate(column) for column in zip(*self._samples, strict=True))
-        order = stable_order(lanes)
-        lanes = lanes[order]
-        kept = places_in_groups(np.diff(runs(lanes), append=len(lanes))) % (stride // self.stride) == 0
-        return lanes[kept], starts[order[kept]]
-
-    def samples_of(self, keys: Sequence[int], stride: int) -> np.ndarray:
-        """The starts of these lanes, one after the other in this order."""
-        lanes, starts = self.samples(stride)
-        number = np.array([self._numbers[key] for key in keys], dtype=np.int64)
-        first, counts = np.searchsorted(lanes, number), np.bincount(lanes, minlength=len(self._numbers))[number]
-        return starts[np.repeat(first, counts) + places_in_groups(counts)]
-
-    def operations(self) -> dict[int, int]:
-        """The number of operations on each lane, by its key."""
-        keys, (numbers, columns) = list(self._numbers), self._table.sorted()
-        own = zip(numbers.tolist(), columns[:, 0].tolist(), strict=True)
-        return {**self._merged, **{keys[number]: count for number, count in own}}
+    def samples(self) -> np.ndarray:
+        """int64 (2, n): lane and start, by lane."""
+        found = np.concatenate(self._samples, axis=1)
+        return found[:, stable_order(found[0])]
 
 
 def matched_starts(source: LaneStarts, replay: LaneStarts) -> tuple[np.ndarray, np.ndarray]:
@@ -283,9 +255,12 @@ def matched_starts(source: LaneStarts, replay: LaneStarts) -> tuple[np.ndarray, 
 
     Lanes with different numbers of operations are left out: their k-th operations are not the same.
     """
-    stride, there = max(source.stride, replay.stride), replay.operations()
-    same = sorted(key for key, count in source.operations().items() if there.get(key) == count)
-    return source.samples_of(same, stride), replay.samples_of(same, stride)
+    recorded, counts = source.operations()
+    there = dict(replay.operations().T.tolist())
+    same = recorded[[there.get(lane) == count for lane, count in zip(recorded.tolist(), counts.tolist(), strict=True)]]
+    found = (side.samples() for side in (source, replay))
+    here, other = (starts[np.isin(lanes, same)] for lanes, starts in found)
+    return here, other
 
 
 class Side(Sums):
@@ -301,15 +276,18 @@ class Side(Sums):
     _COUNTS = ("failed", "operations", "in_calls_ns", "transfers", "reconstructed", "reconstructed_bytes")
     _PARTS = ("_io", "_pattern", "_latency", "lanes", "lateness", "curves")
 
-    def __init__(self, capture: Capture, layers: LayerChoice, numbers: np.ndarray, files: int, origin_ns: int) -> None:
+    def __init__(
+        self, capture: Capture, layers: LayerChoice, numbers: np.ndarray, files: int, origin_ns: int, stride: int
+    ) -> None:
         self.capture, self.layers, self.numbers, self._files = capture, layers, numbers, files
-        self._mine = frozenset(capture.ranks)
-        self._compute = union_by_rank(capture.spans, "compute")
-        self._io = IoCollector(capture.files.num_rows, self._compute)
-        self._pattern = AccessPattern(capture.files.num_rows)
-        self._latency = DistributionCollector()
+        self._mine, self._compute = frozenset(capture.ranks), union_by_rank(capture.spans, "compute")
+        self._io, self._pattern = (
+            IoCollector(capture.files.num_rows, self._compute),
+            AccessPattern(capture.files.num_rows),
+        )
+        self._latency, self.lanes = DistributionCollector(), LaneStarts(stride)
+        self.lateness, self.curves = Lateness(), Curves(origin_ns)
         self.limits_ns: tuple[int, int, int] | None = None
-        self.lanes, self.lateness, self.curves = LaneStarts(), Lateness(), Curves(origin_ns)
         self.failed = self.operations = self.in_calls_ns = 0
         self.transfers = self.reconstructed = self.reconstructed_bytes = 0
 
@@ -333,21 +311,17 @@ class Side(Sums):
         return work
 
     def _add(self, part: ReplayedRows) -> None:
-        rows = part.rows
-        self.failed += int(part.others_failed.sum())
-        self.operations += len(part.others) + len(rows)
-        self.in_calls_ns += int(part.others.duration_ns.sum())
+        rows, duration_ns = part.rows, part.rows.duration_ns
+        self.failed += int(part.failed.sum()) + int(part.others_failed.sum())
+        self.operations += len(rows) + len(part.others)
+        self.in_calls_ns += int(duration_ns.sum()) + int(part.others.duration_ns.sum())
         if not len(rows):
             return
-        duration_ns, untraced = rows.duration_ns, rows.origin == RECONSTRUCTED
-        self._io.add(rows)
-        self._pattern.add(rows)
+        for sums in (self._io, self._pattern, self.lanes, self.curves):
+            sums.add(rows)
         self._latency.add(duration_ns)
-        self.lanes.add(rows)
-        self.curves.add(rows)
         self.lateness.add(part)
-        self.in_calls_ns += int(duration_ns.sum())
-        self.failed += int(part.failed.sum())
+        untraced = rows.origin == RECONSTRUCTED
         self.transfers += len(rows)
         self.reconstructed += int(untraced.sum())
         self.reconstructed_bytes += int(rows.length[untraced].sum())
@@ -376,6 +350,7 @@ class Side(Sums):
         """Durations of the reads and writes, ns; read it after the last rank."""
         return self._latency.distribution()
 
+    @cached_property
     def factors(self) -> dict[str, float]:
         """The ten factors of the DLIO paper, all from operations; all ranks of the job share the I/O time. 0 where
         undefined."""
@@ -395,6 +370,7 @@ class Side(Sums):
         }
         return {name: 0 if value is None or math.isnan(value) else value for name, value in found.items()}
 
+    @property
     def overlap_pct(self) -> float | None:
         """Share of the I/O time (union per rank) that lies inside compute-busy, over the ranks where that is known."""
         ranks = [rank for rank in self.totals.ranks if rank.rank in self._compute]
@@ -405,13 +381,15 @@ class Side(Sums):
 class BothSides(Sums):
     """The measures of both captures, `recorded` and `replayed`, and their `equality`.
 
-    `layers`, `origins`: of both, what a replay issued, and the begin of its curves.
+    `layers`, `origins`: of both, what a replay issued, and the begin of its curves. `stride`: as of `LaneStarts`.
     """
 
-    def __init__(self, captures: Sequence[Capture], layers: Sequence[LayerChoice], origins: Sequence[int]) -> None:
+    def __init__(
+        self, captures: Sequence[Capture], layers: Sequence[LayerChoice], origins: Sequence[int], stride: int
+    ) -> None:
         source, replay, paths = _numbers_of(captures[0].whole, captures[1].whole)
-        self.recorded = Side(captures[0], layers[0], source, len(paths), origins[0])
-        self.replayed = Side(captures[1], layers[1], replay, len(paths), origins[1])
+        self.recorded = Side(captures[0], layers[0], source, len(paths), origins[0], stride)
+        self.replayed = Side(captures[1], layers[1], replay, len(paths), origins[1], stride)
         self.equality = Equality(paths)
 
     def add(self, ranks: Sequence[int], on_rows: Callable[[int], None] = lambda rows: None) -> None:
@@ -436,13 +414,14 @@ def measure_both(
 
     Raises: CaptureError when a capture is damaged.
     """
-    origins = [first_start_ns(capture) for capture in captures]
-    whole = BothSides(captures, layers, origins)
+    most = max(sum(map(capture.stored_rows, capture.ranks)) for capture in captures)
+    given = [first_start_ns(capture) for capture in captures], -(-most // MAX_SAMPLES) or 1
+    whole = BothSides(captures, layers, *given)
     pieces = pieces_of_both(captures, len(captures) * workers.piece_operations)
     if len(pieces) == 1:
         whole.add(pieces[0], on_rows)
         return whole
-    work = partial(_measured, captures, layers, origins)
+    work = partial(_measured, captures, layers, *given)
     with workers.results(work, pieces, operations=sum(map(work_of, captures)), named=_named) as results:
         for ranks, part in zip(pieces, results, strict=True):
             whole.merge(part)
@@ -451,10 +430,14 @@ def measure_both(
 
 
 def _measured(
-    captures: Collection[Capture], layers: Sequence[LayerChoice], origins: Sequence[int], ranks: Sequence[int]
+    captures: Collection[Capture],
+    layers: Sequence[LayerChoice],
+    origins: Sequence[int],
+    stride: int,
+    ranks: Sequence[int],
 ) -> BothSides:
     """Some ranks alone, perhaps in another process."""
-    sides = BothSides([only_ranks(capture, ranks) for capture in captures], layers, origins)
+    sides = BothSides([only_ranks(capture, ranks) for capture in captures], layers, origins, stride)
     sides.add(ranks)
     return sides
 

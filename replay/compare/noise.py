@@ -77,27 +77,25 @@ class NoiseFloor(Result):
         slack = _ROUNDING * max(abs(floor), abs(value))
         return value >= floor - slack if name in SIMILARITIES else value <= floor + slack
 
-    def relaxed(self, thresholds: Thresholds) -> tuple[Thresholds, tuple[Relaxed, ...]]:
-        """The thresholds with no limit stricter than the floor, and those that were relaxed."""
+    def relaxed(
+        self, thresholds: Thresholds, exact: Exactness
+    ) -> tuple[Thresholds, tuple[Relaxed, ...], tuple[str, ...]]:
+        """The thresholds with no limit stricter than the floor, those that were relaxed, and those of operations,
+        bytes, files and order that need not be equal. What failed in a replay is not noise."""
         changed = []
         for limit, name in _RELAXED_BY.items():
             asked, floor = getattr(thresholds, limit), self.measures.get(name)
-            if asked is None or floor is None:
-                continue
-            allowed = min(asked, floor) if name in SIMILARITIES else max(asked, floor)
-            if allowed != asked:
-                changed.append(Relaxed(limit=limit, asked=asked, allowed=allowed))
-        return dataclasses.replace(thresholds, **{each.limit: each.allowed for each in changed}), tuple(changed)
-
-    def excuses(self, exact: Exactness) -> tuple[str, ...]:
-        """Those of operations, bytes, files and order that differ no more than between two runs.
-
-        None when operations failed: what failed in a replay is not noise.
-        """
-        shares = {name: getattr(exact.unequal, f"{name}_pct") for name in exact.unequal_names}
-        return tuple(
-            name for name, share in shares.items() if not exact.failed and self.allows(f"exact.{name}_pct", share)
+            if asked is not None and floor is not None:
+                allowed = min(asked, floor) if name in SIMILARITIES else max(asked, floor)
+                if allowed != asked:
+                    changed.append(Relaxed(limit=limit, asked=asked, allowed=allowed))
+        limits = dataclasses.replace(thresholds, **{each.limit: each.allowed for each in changed})
+        excused = (
+            name
+            for name in exact.unequal_names
+            if not exact.failed and self.allows(f"exact.{name}_pct", getattr(exact.unequal, f"{name}_pct"))
         )
+        return limits, tuple(changed), tuple(excused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +123,21 @@ class FloorResult:
     excused: tuple[str, ...]
 
 
-def beside(comparison: Comparison, floor: NoiseFloor, relaxed: tuple[Relaxed, ...]) -> FloorResult:
-    """Every measure of a comparison beside its floor."""
-    return FloorResult(
-        pairs=floor.pairs,
-        measures={
-            name: MeasureBesideFloor(value=value, floor=floor.measures.get(name), within=floor.allows(name, value))
-            for name, value in measured(comparison).items()
-        },
-        relaxed=relaxed,
-        excused=floor.excuses(comparison.exact),
-    )
+def beside(
+    found: Mapping[str, float | None], floor: NoiseFloor, relaxed: tuple[Relaxed, ...], excused: tuple[str, ...]
+) -> FloorResult:
+    """Every measure of a comparison (`measured`) beside its floor."""
+    measures = {
+        name: MeasureBesideFloor(value=value, floor=floor.measures.get(name), within=floor.allows(name, value))
+        for name, value in found.items()
+    }
+    return FloorResult(pairs=floor.pairs, measures=measures, relaxed=relaxed, excused=excused)
+
+
+def worst_of(found: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The worst value of each measure over several comparisons; None where none has one."""
+    known = {name: [value for each in found if (value := each[name]) is not None] for name in found[0]}
+    return {name: (min if name in SIMILARITIES else max)(values, default=None) for name, values in known.items()}
 
 
 def measured(comparison: Comparison) -> dict[str, float | None]:

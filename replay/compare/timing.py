@@ -13,7 +13,7 @@ import pyarrow as pa
 from dxt_replay.traces.measures.span_times import spans_by_rank, whole_steps
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.records import ReplayRecord, percentiles_us
-from dxt_replay.traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.schema import codes
 from dxt_replay.traces.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class Timing:
         pace, speed = (record.pace, record.speed) if record is not None else (None, 1.0)
         tables = [side.capture.spans for side in sides]
         # A replay has only some kinds of spans: elapsed time must mean the same on both sides.
-        kinds = span_kinds(tables[0]) & span_kinds(tables[1])
+        kinds = np.intersect1d(*(codes(spans, "kind") for spans in tables))
         source_ns, replay_ns = (
-            _elapsed_ns(side.limits_ns, span_limits(spans, kinds), to_begin=kept_times)
+            _elapsed_ns(side.limits_ns, spans.filter(np.isin(codes(spans, "kind"), kinds)), to_begin=kept_times)
             for side, spans in zip(sides, tables, strict=True)
         )
         slope = drift(*starts, speed) if pace in (None, KEEPS_TIMES, *CLOSED_LOOP) else None
@@ -92,12 +92,12 @@ class Timing:
         )
 
 
-def _elapsed_ns(limits: tuple[int, int, int] | None, spans: tuple[int, int] | None, *, to_begin: bool) -> int:
+def _elapsed_ns(limits: tuple[int, int, int] | None, spans: pa.Table, *, to_begin: bool) -> int:
     """`limits`: first start, last start and last end. `to_begin`: the duration of the last operation belongs to the
     storage, and a timed replay must not fail because it was faster."""
-    known = [spans] if spans else []
-    if limits:
-        known.append((limits[0], limits[1 if to_begin else 2]))
+    known = [] if limits is None else [(limits[0], limits[1 if to_begin else 2])]
+    if spans.num_rows:
+        known.append((int(spans["start_ns"].to_numpy().min()), int(spans["end_ns"].to_numpy().max())))
     return max(last for _, last in known) - min(first for first, _ in known) if known else 0
 
 
@@ -158,16 +158,3 @@ def relative_difference_pct(source: np.ndarray, replay: np.ndarray) -> float | N
     here, there = (np.pad(curve, (0, bins - len(curve))) for curve in (source, replay))
     total = here.sum()
     return float(100 * np.abs(here - there).sum() / total) if total > 0 else None
-
-
-def span_limits(spans: pa.Table, kinds: set[str]) -> tuple[int, int] | None:
-    """First start and last end of the spans of `kinds` (ns); None without any."""
-    chosen = np.isin(codes(spans, "kind"), [SPAN_KINDS.index(kind) for kind in kinds])
-    if not chosen.any():
-        return None
-    return int(spans["start_ns"].to_numpy()[chosen].min()), int(spans["end_ns"].to_numpy()[chosen].max())
-
-
-def span_kinds(spans: pa.Table) -> set[str]:
-    """Kinds of the spans in the table."""
-    return {SPAN_KINDS[code] for code in np.unique(codes(spans, "kind")).tolist()}

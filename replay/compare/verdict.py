@@ -11,7 +11,7 @@ from dxt_replay.replay.compare.exactness import Exactness
 from dxt_replay.replay.compare.similarity import Similarity
 from dxt_replay.replay.compare.timing import Timing
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.records import LATE_US, allowed_lag_us, kept_times_limit_us
+from dxt_replay.traces.records import LATE_US, kept_times_limit_us
 from dxt_replay.traces.store.relation import Relation
 from dxt_replay.traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
 
@@ -149,8 +149,8 @@ class Lateness:
     """What the verdict on times rests on, beside `Timing`.
 
     `judged`: whether elapsed time and drift are, as under `timed` at the recorded speed.
-    `own_p99_us`: of the lag, the part that was not waiting for the operation before on the same thread.
-    `jitter_us`: percentiles of the lag that the machine has without the replay.
+    `own_p99_us`: of the lag, the part that was not waiting for the operation before on the same thread; `allowed_us`:
+    the largest that counts as on time on this machine.
     `in_calls_us`: the sum of the durations of all calls of the replay, the most that storage can have delayed it.
     `waited_us`: the longest that an operation waited for the one before it on its thread.
     `disturbed`: a sentence where the machine stood still for too long to judge the times.
@@ -158,7 +158,7 @@ class Lateness:
 
     judged: bool
     own_p99_us: float | None
-    jitter_us: Mapping[str, float] | None
+    allowed_us: float
     in_calls_us: float
     waited_us: float
     disturbed: str | None
@@ -180,8 +180,7 @@ def judge(
     `excused`: those of operations, bytes, files and order that need not be equal, as two runs of the job are not.
     `operations`: of both sides, of any kind.
     """
-    similar: str = PASS
-    reasons: list[str] = []
+    similar, reasons = PASS, list[str]()
     if thresholds.fail_under is not None and (alike.cosine is None or alike.cosine < thresholds.fail_under):
         found = "unknown" if alike.cosine is None else f"{alike.cosine:.4f}"
         least = f"not at least {thresholds.fail_under:g} as --fail-under demands"
@@ -191,35 +190,30 @@ def judge(
         return Verdict(similarity=similar, exact=SKIPPED, timing=SKIPPED, reasons=tuple(reasons))
     if alike.workload_cosine is None and not operations:
         similar, reasons = FAIL, ["similarity: neither capture has operations, so nothing was compared"]
-    elif alike.workload_cosine is None:
-        similar, reasons = (FAIL, reasons) if reasons else (SKIPPED, ["similarity: no operation moves data"])
-    elif alike.workload_cosine < thresholds.similarity:
+    elif alike.workload_cosine is None and not reasons:
+        similar, reasons = SKIPPED, ["similarity: no operation moves data"]
+    elif alike.workload_cosine is not None and alike.workload_cosine < thresholds.similarity:
         below = f"similarity of the workload {alike.workload_cosine:.4f} is below {thresholds.similarity:g}"
         similar, reasons = FAIL, [*reasons, below]
-    unequal = [name for name in exact.unequal_names if name not in excused]
-    on_time, reasons_of_times = _judge_times(timing, late, thresholds)
-    return Verdict(
-        similarity=similar,
-        exact=FAIL if unequal else PASS,
-        timing=on_time,
-        reasons=(*reasons, *([f"not equal: {', '.join(unequal)}"] if unequal else []), *reasons_of_times),
-    )
+    if unequal := [name for name in exact.unequal_names if name not in excused]:
+        reasons.append(f"not equal: {', '.join(unequal)}")
+    on_time, of_times = _judge_times(timing, late, thresholds)
+    same = FAIL if unequal else PASS
+    return Verdict(similarity=similar, exact=same, timing=on_time, reasons=(*reasons, *of_times))
 
 
 def _judge_times(timing: Timing, late: Lateness, thresholds: Thresholds) -> tuple[str, list[str]]:
     """Judge whether operations were issued when they were due; under `timed` also elapsed time and drift."""
     if late.disturbed is not None:
         return SKIPPED, [f"timing: not judged, {late.disturbed}"]
-    reasons: list[str] = []
-    notes: list[str] = []
-    allowed = allowed_lag_us(late.jitter_us)
-    if late.own_p99_us is not None and late.own_p99_us > allowed:
+    reasons, notes = list[str](), list[str]()
+    if late.own_p99_us is not None and late.own_p99_us > late.allowed_us:
         reasons.append(
             f"1 % of the operations began {_us(late.own_p99_us)} late or more although their thread was free, more "
-            f"than {_us(allowed)}: this machine was too busy, or files took that long to open"
+            f"than {_us(late.allowed_us)}: this machine was too busy, or files took that long to open"
         )
     if late.judged:
-        failed, notes = _judge_recorded_times(timing, late, thresholds, allowed)
+        failed, notes = _judge_recorded_times(timing, late, thresholds)
         reasons += failed
         if timing.elapsed_error_pct is None and timing.lag_us is None and not reasons:
             return SKIPPED, notes
@@ -228,23 +222,19 @@ def _judge_times(timing: Timing, late: Lateness, thresholds: Thresholds) -> tupl
     return (FAIL, reasons) if reasons else (PASS, notes)
 
 
-def _judge_recorded_times(
-    timing: Timing, late: Lateness, thresholds: Thresholds, allowed_us: float
-) -> tuple[list[str], list[str]]:
+def _judge_recorded_times(timing: Timing, late: Lateness, thresholds: Thresholds) -> tuple[list[str], list[str]]:
     """Failed checks, and checks that could not be judged or that the storage decided."""
     lag_us, error_pct, limit_pct = timing.lag_us, timing.elapsed_error_pct, thresholds.elapsed_error_pct
     if error_pct is None and lag_us is None:
         return [], ["timing: the source has no events"]
     late_us = 0.0 if lag_us is None else lag_us["p99"]
-    reasons: list[str] = []
-    notes: list[str] = []
-    behind_us = [late_us]
+    reasons, notes, behind_us = list[str](), list[str](), [late_us]
     if error_pct is None:
         notes.append("timing: elapsed time is not judged, all reads and writes of the source begin at the same time")
     elif abs(error_pct) > limit_pct:
         reasons.append(f"elapsed time is off by {error_pct:+.2f} %, more than {limit_pct:g} %")
         behind_us.append(error_pct / 100 * timing.source_elapsed_s * NS_PER_S / NS_PER_US)
-    limit_us = kept_times_limit_us(timing.source_elapsed_s, limit_pct, allowed_us)
+    limit_us = kept_times_limit_us(timing.source_elapsed_s, limit_pct, late.allowed_us)
     if late_us > limit_us:
         reasons.append(
             f"the recorded times were not kept: 1 % of the operations began {_us(late_us)} late or more, over the "
@@ -252,20 +242,17 @@ def _judge_recorded_times(
         )
     if timing.drift_interval_ppm is None:
         notes.append("timing: drift is not judged, too few operations on equal threads to measure it")
-    else:
-        low, high = timing.drift_interval_ppm
-        # A short run cannot resolve a slope of 20 ppm: it fails only if the whole interval is beyond.
-        if low > thresholds.drift_ppm or high < -thresholds.drift_ppm:
-            drift = drift_text(timing.drift_ppm)
-            reasons.append(f"start times drift by {drift}, more than {thresholds.drift_ppm:g} us/s")
+    # A short run cannot resolve a slope of 20 ppm: it fails only if the whole interval is beyond.
+    elif (interval := timing.drift_interval_ppm)[0] > thresholds.drift_ppm or interval[1] < -thresholds.drift_ppm:
+        reasons.append(f"start times drift by {drift_text(timing.drift_ppm)}, more than {thresholds.drift_ppm:g} us/s")
     # Calls that lasted long made the replay so late, and not the replayer.
     by_storage = max(max(behind_us) / 2, LATE_US) <= late.waited_us <= late.in_calls_us
-    if reasons and min(behind_us) >= 0 and (late.own_p99_us or 0.0) <= allowed_us and by_storage:
+    if reasons and min(behind_us) >= 0 and (late.own_p99_us or 0.0) <= late.allowed_us and by_storage:
         return [], [f"{NOT_KEPT}: {'; '.join(reasons)}", *notes]
     if reasons and late.waited_us > late.in_calls_us:
-        in_calls = _us(late.in_calls_us)
         reasons.append(
-            f"all calls together took {in_calls}, so this machine or the replayer was late and not the storage"
+            f"all calls together took {_us(late.in_calls_us)}, so this machine or the replayer was late and not the "
+            "storage"
         )
     return reasons, notes
 
@@ -322,7 +309,7 @@ def headline(
     return f"FAILED: t{work}; but {'; '.join(verdict.reasons)}. {measured}{basis}"
 
 
-def _basis(workload: Workload, tracer: str | None) -> Sequence[str]:
+def _basis(workload: Workload, tracer: str | None) -> list[str]:
     """Sentences on what the result rests on beside a trace and a profile; `tracer`: as for `headline`."""
     found = []
     if (rebuilt_pct := workload.reconstructed["pct"]) >= LEAST_RECONSTRUCTED_PCT:
@@ -348,13 +335,14 @@ def _storage_sentence(storage: Storage, thresholds: Thresholds, disturbed: str |
     if storage.verdict == UNKNOWN:
         unmeasured = "the reads and writes have no measured duration"
         return f"How fast the storage was is unknown: {'calls were in flight meanwhile' if disturbed else unmeasured}."
-    times, whole = storage.io_time_s, ""
-    if (run := storage.elapsed_s) is not None:
-        there, before = (format_duration(side * NS_PER_S) for side in (run.replay, run.source))
-        whole = f"; the whole run {format_slowdown(run.ratio, 0.5)}, {there} instead of {before}"
-    here, recorded = (format_duration(side * NS_PER_S) for side in (times.replay, times.source))
-    figures = f"(I/O time {here} instead of {recorded} per rank{whole})"
+
+    def both(change: Change) -> str:
+        return " instead of ".join(format_duration(side * NS_PER_S) for side in (change.replay, change.source))
+
+    run = storage.elapsed_s
+    whole = "" if run is None else f"; the whole run {format_slowdown(run.ratio, 0.5)}, {both(run)}"
+    speed = f"as fast, within {thresholds.storage_pct:.3g} %"
+    if storage.verdict != SAME:
+        speed = format_slowdown(storage.io_time_s.ratio)
     was = "Storage here, from the page cache, was" if storage.from_page_cache else "Storage here was"
-    if storage.verdict == SAME:
-        return f"{was} as fast, within {thresholds.storage_pct:.3g} % {figures}."
-    return f"{was} {format_slowdown(times.ratio)} {figures}."
+    return f"{was} {speed} (I/O time {both(storage.io_time_s)} per rank{whole})."

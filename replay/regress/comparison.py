@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from dxt_replay.replay.regress.health import Health
 from dxt_replay.replay.regress.metrics import METRICS, MORE_IS_BETTER, MeasuredRun
-from dxt_replay.replay.regress.record import Conditions, ExperimentRecord, RecordedMetric, RecordedVerdict
+from dxt_replay.replay.regress.record import ExperimentRecord, RecordedMetric, RecordedVerdict
 from dxt_replay.replay.regress.statistics import (
     ALPHA,
     Judgement,
@@ -25,7 +24,6 @@ from dxt_replay.replay.regress.statistics import (
     storage_sentence,
     unpaired_ratio,
 )
-from dxt_replay.traces.plain import plain
 from dxt_replay.traces.text import unit_of
 
 BASELINE: Literal["baseline"] = "baseline"
@@ -84,60 +82,41 @@ class MetricComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """How an experiment was made.
-
-    capture: path of the replayed capture. baseline, candidate: directories. pace, api: as requested.
-    speed, compute_speed, io_speed: multiples of the recorded ones. direct: whether O_DIRECT was asked for.
-    repeats: pairs of runs. warmup: runs of a side before them. seed: of their order. cache: "cold" or "as found".
-    same_place: whether both sides are one directory.
-    """
-
-    capture: str
-    baseline: str
-    candidate: str
-    pace: str
-    speed: float
-    compute_speed: float
-    io_speed: float
-    api: str
-    direct: bool
-    repeats: int
-    warmup: int
-    seed: int
-    cache: str
-    same_place: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """A part of the object that `dxt-replay regress --json` prints."""
-        return {**plain(self), "cache": {"policy": self.cache}}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
     """The result of an experiment.
 
     `headline`: the verdict in one sentence, on what the application notices.
     `storage`: a sentence on what the storage itself did; empty where that decides already.
-    `primary`: the metric that decides.
     `secondary_pairs_needed`: the fewest pairs that could judge the other metrics; None where there were as many.
-    `test`: the statistical test, in words.
-    `conditions`: what was replayed, and on which machine and file systems.
+    `runs`: in their order, after those of a record. `obstacles`, `warnings`: see `replay.regress.health`.
+    `conditions`: the record of the experiment, without its runs; `against`: the record whose runs are the baseline,
+    None for pairs; `differences`: how the environment of the candidate differs from that of the baseline.
+    `capture`, `baseline`, `candidate`: paths as they were given. `same_place`: whether both sides are one directory.
     """
 
     headline: str
     storage: str
     verdict: Verdict
     reason: str
-    primary: str
     rule: Rule
     metrics: Mapping[str, MetricComparison]
     secondary_pairs_needed: int | None
     runs: tuple[MeasuredRun, ...]
-    health: Health
-    setting: Setting
-    test: str
-    conditions: Conditions | None = None
+    obstacles: Sequence[str]
+    warnings: Sequence[str]
+    conditions: ExperimentRecord
+    against: ExperimentRecord | None
+    differences: Sequence[str]
+    capture: str
+    baseline: str
+    candidate: str
+    repeats: int
+    same_place: bool
+
+    @property
+    def primary(self) -> str:
+        """The metric that decides."""
+        return self.conditions.primary
 
     def fails(self, *, inconclusive_fails: bool = False) -> bool:
         """Whether `dxt-replay regress` exits 1: a regression, a stopped experiment, no verdict where that fails."""
@@ -155,17 +134,13 @@ class Regression:
         return [run.side for run in self.runs if run.pair]
 
     @property
-    def against(self) -> ExperimentRecord | None:
-        """The record whose runs are the baseline; None for an experiment in pairs."""
-        return None if self.conditions is None else self.conditions.against
-
-    @property
     def compared_with(self) -> str:
         """The other side of the comparison: the directory of the baseline, or a record."""
-        return self.setting.baseline if self.against is None else f"the record {self.against.name}"
+        return self.baseline if self.against is None else f"the record {self.against.name}"
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay regress --json` prints."""
+        conditions, against, options = self.conditions, self.against, self.conditions.options
         return {
             "headline": self.headline,
             "storage": self.storage,
@@ -177,54 +152,102 @@ class Regression:
             "rule": {
                 "threshold_pct": self.rule.threshold_pct,
                 "alpha": ALPHA,
-                "test": self.test,
+                "test": f"{_PAIRED if against is None else _UNPAIRED}; {_HOLM}",
                 "text": self.rule.text,
             },
-            **self.setting.as_json(),
+            "capture": self.capture,
+            "baseline": self.baseline,
+            "candidate": self.candidate,
+            "pace": options.pace,
+            "speed": options.speed,
+            "compute_speed": options.compute_speed,
+            "io_speed": options.io_speed,
+            "api": options.api,
+            "direct": options.direct,
+            "repeats": self.repeats,
+            "warmup": conditions.warmup,
+            "seed": conditions.seed,
+            "cache": {"policy": options.cache},
+            "same_place": self.same_place,
             "stopped": self.stopped,
-            "environment": None if self.conditions is None else self.conditions.environment_json(),
-            "against": None if self.conditions is None else self.conditions.against_json(),
-            "valid": not self.health.obstacles,
-            "obstacles": list(self.health.obstacles),
-            "warnings": list(self.health.warnings),
+            "environment": {
+                "machine": asdict(conditions.machine),
+                "targets": {side: asdict(target) for side, target in conditions.targets.items()},
+                "capture_digest": conditions.capture.digest,
+                "differences": list(self.differences),
+            },
+            "against": None
+            if against is None
+            else {"record": against.name, "start_ns": against.start_ns, "runs": len(against.counted_runs())},
+            "valid": not self.obstacles,
+            "obstacles": list(self.obstacles),
+            "warnings": list(self.warnings),
             "order": self.order,
             "runs": [run.as_json() for run in self.runs],
         }
 
+    def record(self) -> ExperimentRecord:
+        """The record that `dxt-replay regress --record` writes. Against a record, only the runs of this session."""
+        metrics = {
+            name: RecordedMetric(
+                ratio=metric.found.ratio,
+                low=metric.found.low,
+                high=metric.found.high,
+                p_value=metric.found.p_value,
+                verdict=metric.judgement.verdict.value,
+            )
+            for name, metric in self.metrics.items()
+        }
+        result = RecordedVerdict(
+            headline=self.headline,
+            storage=self.storage,
+            verdict=self.verdict.value,
+            reason=self.reason,
+            threshold_pct=self.rule.threshold_pct,
+            alpha=ALPHA,
+            metrics=metrics,
+            obstacles=tuple(self.obstacles),
+            warnings=tuple(self.warnings),
+            against=None if self.against is None else self.against.start_ns,
+        )
+        runs = tuple(run for run in self.runs if self.against is None or run.side == CANDIDATE)
+        return replace(self.conditions, runs=runs, result=result)
+
 
 def compare_sides(
     runs: Sequence[MeasuredRun],
+    conditions: ExperimentRecord,
     *,
-    primary: str,
     rule: Rule,
-    health: Health,
-    setting: Setting,
-    recorded: Sequence[MeasuredRun] | None = None,
-    conditions: Conditions | None = None,
+    against: ExperimentRecord | None = None,
+    obstacles: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    doubts: Mapping[Verdict, str] | None = None,
+    same_place: bool = False,
+    **places: Any,
 ) -> Regression:
     """The result of all `runs`, in the order in which they ran. A pair that lacks a side does not count, nor does a
     metric that a run lacks.
 
-    `recorded`: runs of an earlier session in place of a baseline; `runs` are then of the candidate alone.
+    `against`: a record in place of a baseline; `runs` are then of the candidate alone. `doubts`: verdict -> why it may
+    not be given; beside any other verdict it is a warning. `places`: the other fields of the result.
     """
-    least: Callable[[float], int | None]
-    before: Sequence[MeasuredRun]
-    after: Sequence[MeasuredRun]
-    if recorded is None:
+    if against is None:
         by_place = {(run.side, run.pair): run for run in runs if run.counts}
         pairs = sorted(pair for side, pair in by_place if side == BASELINE and (CANDIDATE, pair) in by_place)
         before, after = ([by_place[side, pair] for pair in pairs] for side in (BASELINE, CANDIDATE))
-        ratio, least, test = paired_ratio, least_pairs, _PAIRED
+        ratio, least = paired_ratio, least_pairs
     else:
-        before = [replace(run, side=BASELINE, pair=number, capture=None) for number, run in enumerate(recorded, 1)]
+        recorded = enumerate(against.counted_runs(), 1)
+        before = [replace(run, side=BASELINE, pair=number, capture=None) for number, run in recorded]
         after = [run for run in runs if run.counts]
         runs = [*before, *runs]
-        ratio, least, test = unpaired_ratio, partial(least_runs, len(before)), _UNPAIRED
-    both = [*before, *after] if before and after else []
+        ratio, least = unpaired_ratio, partial(least_runs, len(before))  # type: ignore[assignment]
+    primary, both = conditions.primary, [*before, *after] if before and after else []
     names = [name for name in METRICS if both and all(name in run.metrics for run in both)]
     names.sort(key=lambda name: name != primary)
     values = {name: [tuple(run.metrics[name] for run in side) for side in (before, after)] for name in names}
-    ratios = {name: ratio(values[name][0], values[name][1]) for name in names}
+    ratios = {name: ratio(*values[name]) for name in names}
     others = [name for name in names if name != primary]
     # The metrics that do not decide share their probability of a false alarm.
     adjusted = dict(zip(others, holm([ratios[name].p_value for name in others]), strict=True))
@@ -241,78 +264,36 @@ def compare_sides(
     }
     needed = least(ALPHA / len(others)) if others else 0
     deciding, itself = metrics.get(primary), next((ratios[name] for name in _STORAGE if name in ratios), None)
-    health = health.settled(None if deciding is None else deciding.judgement.verdict)
-    verdict, reason = _verdict(deciding, primary, runs, health, min(len(before), len(after)))
+    doubts = doubts or {}
+    doubted = doubts.get(deciding.judgement.verdict) if deciding is not None else None
+    obstacles = [*obstacles, *([doubted] if doubted else [])]
+    warnings = [*dict.fromkeys(text for text in doubts.values() if text != doubted), *warnings]
+    verdict, reason = Verdict.INCONCLUSIVE, f"the runs have no {primary} to compare"
+    if any(run.stopped for run in runs):
+        noun = "pairs" if deciding is None else deciding.found.counted
+        reason = f"the experiment was stopped after {min(len(before), len(after))} {noun}"
+    elif deciding is not None and obstacles:
+        reason = f"the comparison is not valid: {obstacles[0]}"
+    elif deciding is not None:
+        verdict, reason = deciding.judgement.verdict, deciding.judgement.reason
     said = headline(verdict, reason, ratios.get(primary), more_is_better=primary in MORE_IS_BETTER)
-    if setting.pace in _APPLICATION and verdict is not Verdict.INCONCLUSIVE:
+    if conditions.options.pace in _APPLICATION and verdict is not Verdict.INCONCLUSIVE:
         notices = "would not notice" if verdict is Verdict.NO_CHANGE else "would notice"
-        said = f"{_APPLICATION[setting.pace]} {notices}: t{said[1:]}"
-    tells = itself is not None and primary in _OF_THE_WHOLE and not setting.same_place
+        said = f"{_APPLICATION[conditions.options.pace]} {notices}: t{said[1:]}"
+    tells = primary in _OF_THE_WHOLE and not same_place
     return Regression(
-        headline=f"{NOISE}. {said}" if setting.same_place else said,
+        headline=f"{NOISE}. {said}" if same_place else said,
         storage=storage_sentence(itself, rule) if itself is not None and tells else "",
         verdict=verdict,
         reason=reason,
-        primary=primary,
         rule=rule,
-        test=f"{test}; {_HOLM}",
         metrics=metrics,
         secondary_pairs_needed=needed if needed is not None and len(after) < needed else None,
         runs=tuple(runs),
-        health=health,
-        setting=setting,
+        obstacles=obstacles,
+        warnings=warnings,
         conditions=conditions,
-    )
-
-
-def _verdict(
-    metric: MetricComparison | None, primary: str, runs: Sequence[MeasuredRun], health: Health, done: int
-) -> tuple[Verdict, str]:
-    """`done`: pairs, or runs against a record, that count."""
-    if any(run.stopped for run in runs):
-        noun = "pairs" if metric is None else metric.found.counted
-        return Verdict.INCONCLUSIVE, f"the experiment was stopped after {done} {noun}"
-    if metric is None:
-        return Verdict.INCONCLUSIVE, f"the runs have no {primary} to compare"
-    if health.obstacles:
-        return Verdict.INCONCLUSIVE, f"the comparison is not valid: {health.obstacles[0]}"
-    return metric.judgement.verdict, metric.judgement.reason
-
-
-def record_of(result: Regression) -> ExperimentRecord:
-    """The record that `dxt-replay regress --record` writes. Against a record, only the runs of this session."""
-    conditions = result.conditions
-    if conditions is None:
-        raise ValueError("the conditions of the experiment are not known")
-    against = conditions.against
-    return ExperimentRecord(
-        capture=conditions.capture,
-        options=conditions.options,
-        primary=result.primary,
-        warmup=result.setting.warmup,
-        seed=result.setting.seed,
-        machine=conditions.machine,
-        targets=conditions.targets,
-        runs=tuple(run for run in result.runs if against is None or run.side == CANDIDATE),
-        result=RecordedVerdict(
-            headline=result.headline,
-            storage=result.storage,
-            verdict=result.verdict.value,
-            reason=result.reason,
-            threshold_pct=result.rule.threshold_pct,
-            alpha=ALPHA,
-            metrics={
-                name: RecordedMetric(
-                    ratio=metric.found.ratio,
-                    low=metric.found.low,
-                    high=metric.found.high,
-                    p_value=metric.found.p_value,
-                    verdict=metric.judgement.verdict.value,
-                )
-                for name, metric in result.metrics.items()
-            },
-            obstacles=result.health.obstacles,
-            warnings=result.health.warnings,
-            against=None if against is None else against.start_ns,
-        ),
+        against=against,
+        same_place=same_place,
+        **places,
     )

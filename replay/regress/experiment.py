@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,15 +20,15 @@ import numpy as np
 from dxt_replay.replay.plan.layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace, RunOptions
 from dxt_replay.replay.ranks.mpi import Communicator, first_does
-from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, Setting, compare_sides
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, compare_sides
 from dxt_replay.replay.regress.health import busy_warning, examine, jitter_doubt, session_warnings
 from dxt_replay.replay.regress.metrics import MeasuredRun, measure_run, primary_metric
-from dxt_replay.replay.regress.record import Conditions, ExperimentRecord, Side, observe
+from dxt_replay.replay.regress.record import ExperimentRecord, Side, observe
 from dxt_replay.replay.regress.statistics import Rule, Verdict
 from dxt_replay.replay.run.feeder import Progress
 from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.story import choose_layers_together, derive_context, run_replay
-from dxt_replay.replay.target.stage import StagePlan, check_staged, plan_stage, stage
+from dxt_replay.replay.target.stage import StagePlan, check_staged, plan_stage
 from dxt_replay.replay.target.targets import check_there, open_target, same_place
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.output import check_output
@@ -97,8 +97,13 @@ def run_experiment(
     Raises: as `run_replay`; UsageError where processes of several nodes have no common directory to write to.
     """
     chosen, keep, sides = experiment.candidate, experiment.keep, experiment.sides
-    primary = first_does(comm, lambda: primary_metric(capture, chosen.pacing.pace))
-    conditions = first_does(comm, lambda: observe(capture, sides, experiment.against, comm.size))
+
+    def begun() -> tuple[ExperimentRecord, list[str]]:
+        primary, processes = primary_metric(capture, chosen.pacing.pace), comm.size
+        against = experiment.against
+        return observe(capture, sides, against, processes=processes, primary=primary, warmup=WARM_UPS, seed=SEED)
+
+    conditions, differences = first_does(comm, begun)
     layers = choose_layers_together(capture, comm, api=chosen.api)
     context = derive_context(capture, comm, layers, chosen.pacing.pace)
     order = experiment.order()
@@ -120,7 +125,7 @@ def run_experiment(
             runs.append(first_does(comm, measured))
             if runs[-1].stopped:
                 break
-    return _result(capture, experiment, primary, runs, conditions) if comm.rank == 0 else None
+    return _result(capture, experiment, runs, conditions, differences) if comm.rank == 0 else None
 
 
 def schedule(repeats: int, sides: Sequence[Side] = (BASELINE, CANDIDATE)) -> list[tuple[int, Side]]:
@@ -129,16 +134,14 @@ def schedule(repeats: int, sides: Sequence[Side] = (BASELINE, CANDIDATE)) -> lis
     As many pairs begin with one side as with the other (one more where `repeats` is odd); which ones, chance decides.
     A single side has a run in place of a pair.
     """
-    if len(sides) == 1:
-        return [(max(number, 0), sides[0]) for number in range(1 - WARM_UPS, repeats + 1)]
+    order = [(0, side) for _ in range(WARM_UPS) for side in sides]
     rng = np.random.default_rng(SEED)
     first = np.arange(repeats) % 2
     if repeats % 2:
         first = (first + rng.integers(2)) % 2
     rng.shuffle(first)
-    order = [(0, side) for _ in range(WARM_UPS) for side in sides]
     for pair, place in enumerate(first.tolist(), start=1):
-        order += [(pair, sides[place]), (pair, sides[1 - place])]
+        order += [(pair, side) for side in (sides[::-1] if place else sides)]
     return order
 
 
@@ -167,12 +170,6 @@ def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
     return list(plans.values())
 
 
-def stage_all(plans: Iterable[StagePlan], progress: Callable[[int, int], None] | None = None) -> None:
-    """Carry the plans out. Raises: TargetError."""
-    for plan in plans:
-        stage(plan, progress=progress)
-
-
 def check_room(plans: Sequence[StagePlan]) -> None:
     """Raises: TargetError where a plan does not fit, or two that share a file system do not fit together."""
     for plan in plans:
@@ -191,8 +188,7 @@ def check_room(plans: Sequence[StagePlan]) -> None:
 
 def _output(folder: Path, pair: int, side: str, number: int) -> Path:
     """Path of the capture of a run; `number` counts all runs."""
-    name = f"pair-{pair:03d}-{side}" if pair else f"warmup-{number:03d}-{side}"
-    return folder / f"{name}.capture"
+    return folder / f"{f'pair-{pair:03d}' if pair else f'warmup-{number:03d}'}-{side}.capture"
 
 
 @contextmanager
@@ -226,74 +222,65 @@ def check_outputs(experiment: Experiment) -> None:
     Raises: TargetError when one of them exists and is not to be replaced, or the directory cannot be made.
     """
     keep = experiment.keep
-    if keep is None:
-        return
-    if not keep.is_dir():
+    if keep is not None and not keep.is_dir():
         check_output(keep)
-        return
-    for number, (pair, side) in enumerate(experiment.order(), start=1):
-        check_capture_output(_output(keep, pair, side, number), force=experiment.sides[side].force)
+    elif keep is not None:
+        for number, (pair, side) in enumerate(experiment.order(), start=1):
+            check_capture_output(_output(keep, pair, side, number), force=experiment.sides[side].force)
 
 
 def _settle(experiment: Experiment, comm: Communicator) -> None:
     """Let cached writes of the previous run reach the storage, so that the next run does not pay. Collective."""
     if comm.first_on_node():
         for target in {options.target for options in experiment.sides.values()}:
-            with (
-                suppress(TargetError),  # the next run measures the cache
-                open_target(target) as opened,
-            ):
+            # Where it fails the next run measures the cache.
+            with suppress(TargetError), open_target(target) as opened:
                 opened.sync()
     comm.barrier()
 
 
 def _result(
-    capture: Capture, experiment: Experiment, primary: str, runs: Sequence[MeasuredRun], conditions: Conditions
+    capture: Capture,
+    experiment: Experiment,
+    runs: Sequence[MeasuredRun],
+    conditions: ExperimentRecord,
+    differences: Sequence[str],
 ) -> Regression:
-    options, record, pacing = experiment.candidate, experiment.against, experiment.candidate.pacing
-    recorded = None if record is None else record.counted_runs()
-    counted = [run for run in runs if run.counts]
-    health = examine(
-        [*(recorded or ()), *counted],
+    options, against = experiment.candidate, experiment.against
+    recorded, counted = () if against is None else against.counted_runs(), [run for run in runs if run.counts]
+    obstacles, found = examine(
+        [*recorded, *counted],
         threshold_pct=experiment.rule.threshold_pct,
-        closed_loop=pacing.pace is not Pace.TIMED,
+        closed_loop=options.pacing.pace is not Pace.TIMED,
         direct=options.direct,
     )
+    noun = "pair" if against is None else "run"
     warnings = [
-        f"{'pair' if record is None else 'run'} {run.pair} is left out: its run on the {run.side} was {run.disturbed}"
+        f"{noun} {run.pair} is left out: its run on the {run.side} was {run.disturbed}"
         for run in runs
         if run.pair and run.disturbed
     ]
-    warnings += [*busy_warning(counted), *health.warnings]
+    warnings += [*busy_warning(counted), *found]
     baseline = experiment.baseline or options
-    same = record is None and len({(same_place(each.target), each.maps) for each in (baseline, options)}) == 1
-    doubts: Mapping[Verdict, str] = {}
-    if recorded is not None:
-        warnings, doubts = [*session_warnings(recorded, runs, primary), *warnings], jitter_doubt(recorded, counted)
+    same = against is None and len({(same_place(each.target), each.maps) for each in (baseline, options)}) == 1
+    doubts = jitter_doubt(recorded, counted)
+    if against is not None:
+        warnings = [*session_warnings(recorded, runs, conditions.primary), *warnings]
     elif same:
         noise = "both sides are the same directory, so the difference is noise"
         doubts = {Verdict.REGRESSION: noise, Verdict.IMPROVEMENT: noise}
     return compare_sides(
         runs,
-        primary=primary,
+        conditions,
         rule=experiment.rule,
-        health=replace(health, warnings=tuple(warnings), doubts=doubts),
-        setting=Setting(
-            capture=str(capture.path),
-            baseline=str(baseline.target) if record is None else record.targets["candidate"].target,
-            candidate=str(options.target),
-            pace=pacing.pace.value,
-            speed=pacing.speed,
-            compute_speed=pacing.of_compute,
-            io_speed=pacing.speed,
-            api=options.api,
-            direct=options.direct,
-            repeats=experiment.repeats,
-            warmup=WARM_UPS,
-            seed=SEED,
-            cache="cold" if options.cold else "as found",
-            same_place=same,
-        ),
-        recorded=recorded,
-        conditions=conditions,
+        against=against,
+        obstacles=obstacles,
+        warnings=warnings,
+        doubts=doubts,
+        same_place=same,
+        differences=differences,
+        capture=str(capture.path),
+        baseline=str(baseline.target) if against is None else against.targets["candidate"].target,
+        candidate=str(options.target),
+        repeats=experiment.repeats,
     )

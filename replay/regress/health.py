@@ -1,20 +1,19 @@
-"""Checks whether runs may be compared, and collects warnings. Pure.
+"""Whether runs may be compared. Pure.
 
-A comparison is invalid when the sides did different work, met different caches, or were delayed by the replayer. Then
-the verdict is inconclusive.
+An obstacle forbids a verdict: the sides did different work, met different caches, or were delayed by the replayer. A
+warning does not. A doubt forbids one verdict only.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.regress.statistics import Verdict, change_text, unpaired_ratio
 from dxt_replay.replay.run.result import WARM_PCT
-from dxt_replay.replay.show.section import microseconds
 from dxt_replay.traces.records import LATE_US, allowed_lag_us
+from dxt_replay.traces.units import NS_PER_US, format_duration
 
 CACHE_DIFFERENCE_PCT = 10.0
 """Share of the data in the page cache by which the sides may differ."""
@@ -35,78 +34,55 @@ _WORK = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """`obstacles`: why no verdict may be given; `warnings`: what does not stand in its way; `doubts`: why a verdict of
-    this kind may not be given, where any other may."""
+def examine(
+    runs: Sequence[MeasuredRun], *, threshold_pct: float, closed_loop: bool, direct: bool
+) -> tuple[list[str], list[str]]:
+    """The obstacles and the warnings of `runs`, those that count.
 
-    obstacles: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    doubts: Mapping[Verdict, str] = field(default_factory=dict)
-
-    def settled(self, verdict: Verdict | None) -> Health:
-        """With the doubts as an obstacle to this verdict, or as warnings beside any other."""
-        against = tuple(text for doubted, text in self.doubts.items() if doubted is verdict)
-        beside = tuple(dict.fromkeys(text for text in self.doubts.values() if text not in against))
-        return Health(obstacles=(*self.obstacles, *against), warnings=(*beside, *self.warnings))
-
-
-def examine(runs: Sequence[MeasuredRun], *, threshold_pct: float, closed_loop: bool, direct: bool) -> Health:
-    """`runs`: those that count. `closed_loop`: operations are due after the ones before (any pace but `timed`), so that
-    lag is the replayer's own. `direct`: data do not pass through the page cache."""
+    `closed_loop`: operations are due after the ones before (any pace but `timed`), so that lag is the replayer's own.
+    `direct`: data do not pass through the page cache.
+    """
     if not runs:
-        return Health()
-    obstacles = list(_obstacles(runs, threshold_pct))
-    warnings = list(_warnings(runs, threshold_pct, closed_loop=closed_loop))
-    kept = direct or any(run.keeps_pages for run in runs)
-    (warnings if kept else obstacles).extend(_different_caches(runs))
-    warnings += [text for run in runs for text in run.warnings]
-    return Health(obstacles=tuple(obstacles), warnings=tuple(dict.fromkeys(warnings)))
-
-
-def _obstacles(runs: Sequence[MeasuredRun], threshold_pct: float) -> Iterator[str]:
+        return [], []
+    obstacles, warnings = [], []
     for name, label in _WORK.items():
         found = {getattr(run, name) for run in runs}
         if len(found) > 1:
-            yield f"the runs did not do the same work: {label} from {min(found):,} to {max(found):,}"
+            obstacles.append(f"the runs did not do the same work: {label} from {min(found):,} to {max(found):,}")
     starved = max((100 * run.starved_s / run.whole_s for run in runs if run.whole_s), default=0.0)
     if starved > threshold_pct:
-        yield f"the replayer could not feed its lanes for {starved:.1f} % of a run: use more processes"
-
-
-def _warnings(runs: Sequence[MeasuredRun], threshold_pct: float, *, closed_loop: bool) -> Iterator[str]:
-    failed = max(run.failed for run in runs)
-    if failed:
-        yield f"up to {failed:,} of {runs[0].operations:,} operations of a run failed: see `dxt-replay run`"
-    warm = [
-        run.resident_pct or 0.0 for run in runs if run.cache_policy == "cold" and (run.resident_pct or 0) > WARM_PCT
-    ]
-    if warm:
-        yield f"{len(warm)} of {len(runs)} cold runs began with up to {max(warm):.0f} % of the data in the page cache"
-    overhead = max(run.overhead_pct or 0.0 for run in runs)
-    if overhead > threshold_pct:
-        yield f"the replayer's own work may be up to {overhead:.1f} % of a run, more than the threshold"
+        obstacles.append(f"the replayer could not feed its lanes for {starved:.1f} % of a run: use more processes")
+    if failed := max(run.failed for run in runs):
+        of = f"{failed:,} of {runs[0].operations:,} operations"
+        warnings.append(f"up to {of} of a run failed: see `dxt-replay run`")
+    warm = [run.resident_pct or 0.0 for run in runs if run.cache_policy == "cold"]
+    if warm := [share for share in warm if share > WARM_PCT]:
+        share = f"up to {max(warm):.0f} % of the data"
+        warnings.append(f"{len(warm)} of {len(runs)} cold runs began with {share} in the page cache")
+    if (overhead := max(run.overhead_pct or 0.0 for run in runs)) > threshold_pct:
+        warnings.append(f"the replayer's own work may be up to {overhead:.1f} % of a run, more than the threshold")
     judged = [run for run in runs if run.lag_us and run.jitter_us] if closed_loop else []
-    late = sum((run.lag_us or {})["p99"] > allowed_lag_us(run.jitter_us) for run in judged)
-    if late:
-        yield (
+    if late := sum((run.lag_us or {})["p99"] > allowed_lag_us(run.jitter_us) for run in judged):
+        warnings.append(
             f"in {late} of {len(runs)} runs 1 % of the operations began more than {LATE_US / 1000:g} ms late for the "
             "replayer's own reasons"
         )
+    kept = direct or any(run.keeps_pages for run in runs)
+    (warnings if kept else obstacles).extend(_different_caches(runs))
+    warnings += [text for run in runs for text in run.warnings]
+    return obstacles, list(dict.fromkeys(warnings))
 
 
-def _different_caches(runs: Sequence[MeasuredRun]) -> list[str]:
-    shares: dict[str, list[float]] = {run.side: [] for run in sorted(runs, key=lambda run: run.side)}
-    for run in runs:
-        if run.resident_pct is not None:
-            shares[run.side].append(run.resident_pct)
-    if len(shares) < 2 or not all(shares.values()):
-        return []
-    medians = {side: statistics.median(found) for side, found in shares.items()}
-    if max(medians.values()) - min(medians.values()) <= CACHE_DIFFERENCE_PCT:
-        return []
-    shown = ", ".join(f"{share:.0f} % ({side})" for side, share in medians.items())
-    return [f"the page cache held different shares of the data before the runs: {shown}"]
+def _different_caches(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    shares = {
+        side: [run.resident_pct for run in runs if run.side == side and run.resident_pct is not None]
+        for side in sorted({run.side for run in runs})
+    }
+    if len(shares) > 1 and all(shares.values()):
+        medians = {side: statistics.median(found) for side, found in shares.items()}
+        if max(medians.values()) - min(medians.values()) > CACHE_DIFFERENCE_PCT:
+            shown = ", ".join(f"{share:.0f} % ({side})" for side, share in medians.items())
+            yield f"the page cache held different shares of the data before the runs: {shown}"
 
 
 def session_warnings(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun], primary: str) -> list[str]:
@@ -116,10 +92,9 @@ def session_warnings(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun
         "part of the change; --baseline and --candidate measure both sides in turn and exclude it"
     ]
     for name, session in (("the record", recorded), ("this session", runs)):
-        ordered = sorted(
-            (run for run in session if run.counts and primary in run.metrics), key=lambda run: run.start_ns
-        )
-        values, half = [run.metrics[primary] for run in ordered], len(ordered) // 2
+        counted = [run for run in session if run.counts and primary in run.metrics]
+        values = [run.metrics[primary] for run in sorted(counted, key=lambda run: run.start_ns)]
+        half = len(values) // 2
         if half < _LEAST_HALF:
             continue
         drift = unpaired_ratio(values[:half], values[half:], _DRIFT_ALPHA)
@@ -142,19 +117,18 @@ def jitter_difference(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRu
         return None
     busier = after > before
     text = (
-        f"the machine was {'busier' if busier else 'quieter'}: an idle thread woke up to {microseconds(after)} late "
-        f"(90th percentile, median of the runs), and up to {microseconds(before)} before"
+        f"the machine was {'busier' if busier else 'quieter'}: an idle thread woke up to {_us(after)} late "
+        f"(90th percentile, median of the runs), and up to {_us(before)} before"
     )
     return text, Verdict.REGRESSION if busier else Verdict.IMPROVEMENT
 
 
-def jitter_doubt(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun]) -> dict[Verdict, str]:
+def jitter_doubt(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun]) -> Mapping[Verdict, str]:
     """The verdict that a busier or quieter machine may have made, and why; empty where it was alike."""
     if (found := jitter_difference(recorded, runs)) is None:
         return {}
     text, verdict = found
-    as_then = "repeat it when the machine is as busy as it was for the record, or make a new record"
-    return {verdict: f"{text}; {as_then}"}
+    return {verdict: f"{text}; repeat it when the machine is as busy as it was for the record, or make a new record"}
 
 
 def busy_warning(runs: Sequence[MeasuredRun]) -> list[str]:
@@ -163,7 +137,7 @@ def busy_warning(runs: Sequence[MeasuredRun]) -> list[str]:
     if jitter is None or jitter < LATE_US:
         return []
     return [
-        f"the machine was busy: an idle thread woke up to {microseconds(jitter)} late (90th percentile, median of the "
+        f"the machine was busy: an idle thread woke up to {_us(jitter)} late (90th percentile, median of the "
         "runs); do not keep these runs as a record, since later runs on a quiet machine seem faster than they are"
     ]
 
@@ -171,3 +145,7 @@ def busy_warning(runs: Sequence[MeasuredRun]) -> list[str]:
 def _jitter_us(runs: Sequence[MeasuredRun]) -> float | None:
     known = [run.jitter_us["p90"] for run in runs if run.jitter_us]
     return statistics.median(known) if known else None
+
+
+def _us(value: float) -> str:
+    return format_duration(value * NS_PER_US)

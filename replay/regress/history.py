@@ -16,17 +16,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.regress.environment import hardware_changed, machine_changes, target_changes
+from dxt_replay.replay.regress.environment import hardware_changed
 from dxt_replay.replay.regress.health import examine, jitter_difference
 from dxt_replay.replay.regress.metrics import METRICS, MORE_IS_BETTER
-from dxt_replay.replay.regress.record import ExperimentRecord, is_record, read_record
+from dxt_replay.replay.regress.record import ExperimentRecord, changes_since, is_record, read_record
 from dxt_replay.replay.regress.statistics import ALPHA, Rule, exceeding, size_text, unpaired_ratio
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.plain import plain
@@ -126,8 +126,9 @@ class Change:
     """A change point.
 
     at: number of the first record after it, from 0. ratio: of the runs after it to those before it, with its interval.
-    p_value: corrected for all tests of this metric. verdict: regression or improvement, of a
-        metric that does not decide slower or faster.
+    p_value: corrected for all tests of this metric. verdict: regression or improvement, of a metric that does not
+    decide slower or faster. machine_changed: whether the machine was another one than for the record before, or was
+    busier or quieter: it is not a regression of the file system.
     """
 
     at: int
@@ -136,6 +137,7 @@ class Change:
     high: float | None
     p_value: float
     verdict: str
+    machine_changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,41 +153,37 @@ class MetricSeries:
 class Series:
     """Records of one capture, replayed with the same options on one directory, in order of time.
 
-    differences: of each record, how its environment differs from that of the record before.
-    other_machine: of each record, whether the machine was another one than for the record before, or was busier or
-    quieter: a change point there is not a regression of the file system.
-    warnings: why its runs may not be comparable.
+    differences: of each record, how its environment differs from that of the record before, and whether the machine
+    was another one, busier or quieter. metrics: by name, the deciding one first. warnings: why its runs may not be
+    comparable.
     """
 
     records: tuple[ExperimentRecord, ...]
-    differences: tuple[tuple[str, ...], ...]
-    other_machine: tuple[bool, ...]
-    primary: str
+    differences: tuple[tuple[list[str], bool], ...]
     metrics: Mapping[str, MetricSeries]
-    warnings: tuple[str, ...]
+    warnings: list[str]
 
     @property
     def regressed(self) -> bool:
         """Whether the newest record holds a change for the worse: the last change of the metric that decides is a
         regression, and not the machine's."""
-        last = self.metrics[self.primary].changes[-1:]
-        return any(change.verdict == "regression" and not self.other_machine[change.at] for change in last)
+        last = next(iter(self.metrics.values())).changes[-1:]
+        return any(change.verdict == "regression" and not change.machine_changed for change in last)
 
     @property
     def headline(self) -> str:
         """`The elapsed time changed once in 12 records of a.capture: 30.1 % slower (27.9 to 32.2 %), regression, with
         tue.json.`"""
-        meaning, changes = METRICS[self.primary], self.metrics[self.primary].changes
+        name, metric = next(iter(self.metrics.items()))
         records = f"{format_counted(len(self.records), 'record')} of {self.records[-1].capture.name}"
-        if not changes:
-            return f"No change of the {meaning} in {records}."
-        last = changes[-1]
+        if not metric.changes:
+            return f"No change of the {METRICS[name]} in {records}."
+        last = metric.changes[-1]
         size = size_text(last.ratio, last.low, last.high)
-        times, latest = ("once", "") if len(changes) == 1 else (f"{len(changes)} times", "the last time ")
-        verdict = "while the machine changed" if self.other_machine[last.at] else last.verdict
-        return (
-            f"The {meaning} changed {times} in {records}: {latest}{size}, {verdict}, with {self.records[last.at].name}."
-        )
+        times, latest = (f"{len(metric.changes)} times", "the last time ") if metric.changes[1:] else ("once", "")
+        verdict = "while the machine changed" if last.machine_changed else last.verdict
+        said = f"The {METRICS[name]} changed {times} in {records}: {latest}{size}, {verdict}"
+        return f"{said}, with {self.records[last.at].name}."
 
     def as_json(self) -> dict[str, Any]:
         """One of `series` in the JSON of `dxt-replay history`."""
@@ -197,7 +195,7 @@ class Series:
             "target": last.targets["candidate"].target,
             "pace": last.options.pace,
             "cache": last.options.cache,
-            "primary": self.primary,
+            "primary": next(iter(self.metrics)),
             "warnings": list(self.warnings),
             "records": [
                 {
@@ -206,23 +204,15 @@ class Series:
                     "date": record.date,
                     "host": record.machine.host,
                     "kernel": record.machine.kernel,
-                    "version": record.version,
-                    "verdict": record.result.verdict,
+                    "version": record.machine.versions.get("dxt-replay", ""),
+                    "verdict": record.result.verdict if record.result else "",
                     "differences": list(differences),
                     "machine_changed": machine,
                 }
-                for record, differences, machine in zip(self.records, self.differences, self.other_machine, strict=True)
+                for record, (differences, machine) in zip(self.records, self.differences, strict=True)
             ],
             "metrics": {
-                name: {
-                    "unit": unit_of(name),
-                    "more_is_better": name in MORE_IS_BETTER,
-                    "levels": plain(metric.levels),
-                    "changes": [
-                        {**plain(change), "machine_changed": self.other_machine[change.at]} for change in metric.changes
-                    ],
-                    "values": plain(metric.values),
-                }
+                name: {"unit": unit_of(name), "more_is_better": name in MORE_IS_BETTER, **plain(metric)}
                 for name, metric in self.metrics.items()
             },
         }
@@ -241,17 +231,9 @@ class History:
         """Whether `dxt-replay history` exits 1: in a series the newest record holds a change for the worse."""
         return any(series.regressed for series in self.series)
 
-    @property
-    def rule_text(self) -> str:
-        """Explain a change point, and its bound on false alarms."""
-        threshold = f"{self.rule.threshold_pct:g} %"
-        return (
-            f"At a change point the later runs differ from the earlier ones by more than {threshold}. "
-            f"If no two records differ by more than that, at most {100 * ALPHA:g} % of histories show a change point."
-        )
-
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay history --json` prints."""
+        """The object that `dxt-replay history --json` prints. The text of its rule bounds the false alarms."""
+        threshold = f"{self.rule.threshold_pct:g} %"
         return {
             "headline": " ".join(series.headline for series in self.series),
             "records": sum(len(one.records) for one in self.series),
@@ -260,7 +242,8 @@ class History:
                 "threshold_pct": self.rule.threshold_pct,
                 "alpha": ALPHA,
                 "test": _TEST,
-                "text": self.rule_text,
+                "text": f"At a change point the later runs differ from the earlier ones by more than {threshold}. If "
+                f"no two records differ by more than that, at most {100 * ALPHA:g} % of histories show a change point.",
             },
             "series": [series.as_json() for series in self.series],
         }
@@ -324,40 +307,38 @@ def _files(places: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 def _series(records: Sequence[ExperimentRecord], rule: Rule) -> Series:
     runs = [record.counted_runs() for record in records]
     names = [name for name in METRICS if any(name in run.metrics for counted in runs for run in counted)]
-    primary = records[-1].primary if records[-1].primary in names else names[0]
+    last = records[-1]
+    primary = last.primary if last.primary in names else names[0]
     names.sort(key=lambda name: name != primary)
+    differences: list[tuple[list[str], bool]] = [([], False)]
+    for before, after in pairwise(records):
+        busier = jitter_difference(before.counted_runs(), after.counted_runs())
+        other = busier is not None or hardware_changed(before.machine, after.machine)
+        differences.append(([*changes_since(before, after), *([busier[0]] if busier else [])], other))
     metrics = {}
     for name in names:
         values = tuple(tuple(run.metrics[name] for run in counted if name in run.metrics) for counted in runs)
         alpha = ALPHA if name == primary else ALPHA / (len(names) - 1)
-        metrics[name] = _metric_series(name, values, rule, alpha, decides=name == primary)
-    last = records[-1]
-    health = examine(
+        metrics[name] = _metric_series(name, values, rule, alpha, differences, decides=name == primary)
+    obstacles, warnings = examine(
         [run for counted in runs for run in counted],
         threshold_pct=rule.threshold_pct,
         closed_loop=last.options.pace != "timed",
         direct=last.options.direct,
     )
-    differences: list[tuple[str, ...]] = [()]
-    other_machine = [False]
-    for before, after in pairwise(records):
-        busier = jitter_difference(before.counted_runs(), after.counted_runs())
-        of_target = target_changes(before.targets["candidate"], after.targets["candidate"])
-        changes = (*machine_changes(before.machine, after.machine), *of_target)
-        differences.append((*changes, busier[0]) if busier else changes)
-        other_machine.append(busier is not None or hardware_changed(before.machine, after.machine))
     return Series(
-        records=tuple(records),
-        differences=tuple(differences),
-        other_machine=tuple(other_machine),
-        primary=primary,
-        metrics=metrics,
-        warnings=(*health.obstacles, *health.warnings),
+        records=tuple(records), differences=tuple(differences), metrics=metrics, warnings=[*obstacles, *warnings]
     )
 
 
 def _metric_series(
-    name: str, values: tuple[tuple[float, ...], ...], rule: Rule, alpha: float, *, decides: bool
+    name: str,
+    values: tuple[tuple[float, ...], ...],
+    rule: Rule,
+    alpha: float,
+    differences: Sequence[tuple[list[str], bool]],
+    *,
+    decides: bool,
 ) -> MetricSeries:
     """Records without the metric are passed over."""
     places = [place for place, found in enumerate(values) if found]
@@ -373,7 +354,6 @@ def _metric_series(
         after = np.concatenate(samples[at : ends[number + 2]])[:_NEAREST]
         found = unpaired_ratio(np.exp(before).tolist(), np.exp(after).tolist())
         worse = (found.ratio > 1) != (name in MORE_IS_BETTER)
-        verdicts = ("improvement", "regression") if decides else ("faster", "slower")
         changes.append(
             Change(
                 at=places[at],
@@ -381,7 +361,8 @@ def _metric_series(
                 low=found.low,
                 high=found.high,
                 p_value=p_value,
-                verdict=verdicts[worse],
+                verdict=(("improvement", "regression") if decides else ("faster", "slower"))[worse],
+                machine_changed=differences[places[at]][1],
             )
         )
     return MetricSeries(levels=tuple(levels), changes=tuple(changes), values=values)
@@ -389,16 +370,11 @@ def _metric_series(
 
 def _level(values: tuple[float, ...], earlier: tuple[float, ...]) -> Level:
     low, high = median_interval(sorted(values), ALPHA)
-    found = unpaired_ratio(earlier[-_NEAREST:], values[:_NEAREST]) if earlier else None
-    return Level(
-        runs=len(values),
-        median=float(np.median(values)),
-        low=low,
-        high=high,
-        change=None if found is None else found.ratio,
-        change_low=None if found is None else found.low,
-        change_high=None if found is None else found.high,
-    )
+    level = Level(runs=len(values), median=float(np.median(values)), low=low, high=high)
+    if not earlier:
+        return level
+    found = unpaired_ratio(earlier[-_NEAREST:], values[:_NEAREST])
+    return replace(level, change=found.ratio, change_low=found.low, change_high=found.high)
 
 
 def median_interval(ordered: Sequence[float], alpha: float) -> tuple[float | None, float | None]:

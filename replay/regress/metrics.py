@@ -1,11 +1,13 @@
-"""Measures one run, from its replay capture and its totals."""
+"""One run, measured from its replay capture and its totals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.run.recorded import Tally
@@ -15,6 +17,7 @@ from dxt_replay.traces.measures.intervals import StreamingUnion
 from dxt_replay.traces.measures.io_totals import IoCollector
 from dxt_replay.traces.measures.operation_rows import operation_rows
 from dxt_replay.traces.measures.span_times import spans_by_rank
+from dxt_replay.traces.plain import plain
 from dxt_replay.traces.records import disturbed, percentiles_us
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.store.reader import Capture
@@ -41,6 +44,11 @@ whole replay, from its start to the end of its last operation. `total_s` is the 
 
 MORE_IS_BETTER = frozenset({"bandwidth_mib_s"})
 
+# What a record may hold.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
+Value = Annotated[float, msgspec.Meta(ge=1e-15, le=1e18)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
@@ -52,16 +60,16 @@ class MeasuredRun:
     the run began, CLOCK_REALTIME; 0 where unknown. `stood_still_s`: for how long the machine stood still."""
 
     side: str
-    pair: int
-    metrics: Mapping[str, float]
-    operations: int
-    failed: int
-    short: int
-    left_out: int
-    bytes_read: int
-    bytes_written: int
-    whole_s: float
-    starved_s: float
+    pair: Count
+    metrics: Mapping[str, Value]
+    operations: Count
+    failed: Count
+    short: Count
+    left_out: Count
+    bytes_read: Count
+    bytes_written: Count
+    whole_s: Seconds
+    starved_s: Seconds
     overhead_pct: float | None
     lag_us: Mapping[str, float] | None
     jitter_us: Mapping[str, float] | None
@@ -69,10 +77,10 @@ class MeasuredRun:
     resident_pct: float | None
     stopped: bool
     warnings: tuple[str, ...] = ()
-    failed_closes: int = 0
+    failed_closes: Count = 0
     keeps_pages: bool = False
-    start_ns: int = 0
-    stood_still_s: float = 0.0
+    start_ns: Count = 0
+    stood_still_s: Seconds = 0.0
     capture: Path | None = None
 
     @property
@@ -87,28 +95,13 @@ class MeasuredRun:
 
     def as_json(self) -> dict[str, Any]:
         """One of `runs` in the JSON of `dxt-replay regress`."""
-        return {
-            "side": self.side,
-            "pair": self.pair,
-            "warmup": self.pair == 0,
-            "start_ns": self.start_ns,
-            "capture": None if self.capture is None else str(self.capture),
-            "metrics": dict(self.metrics),
-            "operations": self.operations,
-            "failed": self.failed,
-            "failed_closes": self.failed_closes,
-            "short": self.short,
-            "left_out": self.left_out,
-            "bytes": {"read": self.bytes_read, "written": self.bytes_written},
-            "starved_s": self.starved_s,
-            "overhead_pct": self.overhead_pct,
-            "lag_us": None if self.lag_us is None else dict(self.lag_us),
-            "jitter_us": None if self.jitter_us is None else dict(self.jitter_us),
-            "cache": {"policy": self.cache_policy, "resident_before_pct": self.resident_pct},
-            "stopped": self.stopped,
-            "stood_still_s": self.stood_still_s,
-            "warnings": list(self.warnings),
-        }
+        found = plain(self)
+        del found["bytes_read"], found["bytes_written"], found["cache_policy"], found["resident_pct"]
+        del found["keeps_pages"], found["whole_s"]
+        found["warmup"] = self.pair == 0
+        found["bytes"] = {"read": self.bytes_read, "written": self.bytes_written}
+        found["cache"] = {"policy": self.cache_policy, "resident_before_pct": self.resident_pct}
+        return dict(found)
 
 
 def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kept: bool) -> MeasuredRun:
@@ -165,10 +158,8 @@ def measure(replay: Capture, tally: Tally, *, training: bool) -> dict[str, float
         waits = [int((ends - starts).sum()) for _, _, starts, ends in spans_by_rank(replay.spans, "input_wait")]
         metrics |= {"total_s": whole_s, "input_wait_per_step_s": ns_to_seconds(sum(waits)) / steps}
     if tally.operations:
-        metrics |= {
-            "latency_mean_us": tally.latency_ns.mean / NS_PER_US,
-            "response_mean_us": tally.response_ns.mean / NS_PER_US,
-        }
+        metrics["latency_mean_us"] = tally.latency_ns.mean / NS_PER_US
+        metrics["response_mean_us"] = tally.response_ns.mean / NS_PER_US
     for name, latency_ns in (("read", reads.distribution()), ("write", writes.distribution())):
         for percent in (50, 99) if latency_ns.count else ():
             metrics[f"{name}_latency_p{percent}_us"] = latency_ns.quantile(percent / 100) / NS_PER_US

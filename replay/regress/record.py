@@ -1,22 +1,20 @@
 """The record of an experiment: a JSON file with its runs and their conditions, for later ones to be compared with.
 
-Written and read here alone. docs/regression.md describes it; a field more, or one that means something else, is a new
-SCHEMA_VERSION.
+Written and read here alone. docs/regress-records.md describes it; a field more, or one that means something else, is a
+new SCHEMA_VERSION. Fields that earlier versions lacked have defaults.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -31,7 +29,7 @@ from dxt_replay.replay.regress.environment import (
     target_changes,
     target_environment,
 )
-from dxt_replay.replay.regress.metrics import METRICS, MeasuredRun
+from dxt_replay.replay.regress.metrics import METRICS, Count, MeasuredRun, Value
 from dxt_replay.replay.regress.statistics import MOST_RUNS as MOST_COMPARED
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows
@@ -50,39 +48,25 @@ MOST_BYTES = 64 << 20
 
 MOST_RUNS = 10_000
 
-_MOST_NUMBER = 1 << 62
-"""Counts and times in ns are below it."""
-
-_LEAST_METRIC, _MOST_METRIC = 1e-15, 1e18
-
 Side = Literal["baseline", "candidate"]
 Decision = Literal["regression", "improvement", "no change", "inconclusive", "slower", "faster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCapture:
-    """The replayed capture.
-
-    name: of the capture or log.
-    digest: of the operations, files and spans (`capture_digest`).
-    operations: how many there are.
-    part: the part that was chosen, as JSON; None for all of it.
-    """
+    """The replayed capture. `name`: of the capture or log. `digest`: of the operations, files and spans
+    (`capture_digest`). `part`: the part that was chosen, as JSON; None for all of it."""
 
     name: str
     digest: str
-    operations: int
+    operations: Count
     part: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedOptions:
-    """The options of `dxt-replay regress`.
-
-    cache: cold or as found.
-    vectored: buffers of a preadv or pwritev, which earlier releases could issue; 0 for plain calls, as now.
-    reconstruct: whether reconstructed operations were replayed, which earlier releases could leave out.
-    """
+    """The options of `dxt-replay regress`. `cache`: cold or as found. Earlier releases could replay in vectors
+    (`vectored`: buffers of a call) and leave reconstructed operations out (`reconstruct`)."""
 
     pace: str
     speed: float
@@ -100,9 +84,9 @@ class RecordedOptions:
 class RecordedMetric:
     """The verdict on a metric: candidate / baseline with its interval, None where so few runs have none."""
 
-    ratio: float
-    low: float | None
-    high: float | None
+    ratio: Value
+    low: Value | None
+    high: Value | None
     p_value: float
     verdict: Decision
 
@@ -110,13 +94,13 @@ class RecordedMetric:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedVerdict:
     """The verdict of the experiment. `against`: start of the record of the comparison, ns; None for pairs. `storage`:
-    what the storage itself did; from version 2 on."""
+    what the storage itself did."""
 
     headline: str
     verdict: Decision
     reason: str
-    threshold_pct: float
-    alpha: float
+    threshold_pct: Annotated[float, msgspec.Meta(gt=0, le=1000)]
+    alpha: Annotated[float, msgspec.Meta(ge=1e-4, le=0.5)]
     metrics: Mapping[str, RecordedMetric]
     obstacles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -126,7 +110,7 @@ class RecordedVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentRecord:
-    """One experiment.
+    """One experiment; `runs` and `result` come last.
 
     primary: the metric that decides.
     warmup: runs of each side before those that count. seed: of the order of the runs.
@@ -137,12 +121,12 @@ class ExperimentRecord:
     capture: RecordedCapture
     options: RecordedOptions
     primary: str
-    warmup: int
-    seed: int
+    warmup: Count
+    seed: Count
     machine: MachineEnvironment
     targets: Mapping[Side, TargetEnvironment]
-    runs: tuple[MeasuredRun, ...]
-    result: RecordedVerdict
+    runs: tuple[MeasuredRun, ...] = ()
+    result: RecordedVerdict | None = None
     format: str = FORMAT
     schema_version: int = SCHEMA_VERSION
     name: str = field(default="", compare=False)
@@ -157,11 +141,6 @@ class ExperimentRecord:
         """`2026-03-01 04:00`: when the first run began, in UTC."""
         return f"{datetime.fromtimestamp(self.start_ns / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M}"
 
-    @property
-    def version(self) -> str:
-        """The release of dxt-replay that made it; empty if unknown."""
-        return self.machine.versions.get("dxt-replay", "")
-
     def counted_runs(self, side: str = "candidate") -> tuple[MeasuredRun, ...]:
         """The runs of a side that count; those of both sides where both were the same target."""
         same = len({(target.target, target.maps) for target in self.targets.values()}) == 1
@@ -169,10 +148,10 @@ class ExperimentRecord:
 
     def encoded(self) -> bytes:
         """The bytes of the file."""
-        runs = [dataclasses.replace(run, capture=None) for run in self.runs]
         document = {"format": self.format, "schema_version": self.schema_version}
         document |= {name: getattr(self, name) for name in self.__slots__ if name not in document and name != "name"}
-        return msgspec.json.format(msgspec.json.encode({**document, "runs": runs}), indent=1) + b"\n"
+        document["runs"] = [replace(run, capture=None) for run in self.runs]  # type: ignore[assignment]
+        return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
 _DECODER = msgspec.json.Decoder(ExperimentRecord)
@@ -190,23 +169,27 @@ def read_record(path: Path) -> ExperimentRecord:
             f"{printable(path)} is not a record of an experiment: give a file that `dxt-replay regress --record` wrote"
         )
     version = document.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise UsageError(f"{printable(path)} is damaged: its schema_version is {printable(repr(version)[:40])}")
-    if version > SCHEMA_VERSION:
+    if type(version) is int and version > SCHEMA_VERSION:
         newer = f"schema version {version}, this release reads up to {SCHEMA_VERSION}"
         raise UsageError(f"{printable(path)} has {newer}: update dxt-replay")
     try:
+        if type(version) is not int or version < 1:
+            raise ValueError(f"its schema_version is {repr(version)[:40]}")
         record = _DECODER.decode(content)
         for problem in _problems(record):
             raise ValueError(problem)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise UsageError(f"{printable(path)} is damaged: {printable(str(error)[:300])}") from error
-    return dataclasses.replace(record, name=path.name)
+        raise _damaged(path, error) from error
+    return replace(record, name=path.name)
 
 
 def is_record(path: Path) -> bool:
     """Whether a file says that it is a record; it may still be damaged. Raises: UsageError when it cannot be read."""
     return _document(path, _content(path)) is not None
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"{printable(path)} is damaged: {printable(str(error)[:300])}")
 
 
 def _content(path: Path) -> bytes:
@@ -230,27 +213,23 @@ def _document(path: Path, content: bytes) -> Mapping[str, Any] | None:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
         if FORMAT.encode() in content[:200]:
-            raise UsageError(f"{printable(path)} is damaged: {printable(str(error)[:200])}") from error
+            raise _damaged(path, error) from error
         return None
     return document if isinstance(document, dict) and document.get("format") == FORMAT else None
 
 
 def _problems(record: ExperimentRecord) -> Iterator[str]:
-    """Invalid values of the right types."""
-    if record.primary not in METRICS:
-        yield f"it is judged by {record.primary!r}, which is not a metric"
+    """Invalid values of the right types and sizes."""
+    metrics = [record.primary, *(record.result.metrics if record.result else ())]
+    metrics += [name for run in record.runs for name in run.metrics]
+    if unknown := [name for name in metrics if name not in METRICS]:
+        yield f"{listed(list(map(repr, unknown)))} is not a metric"
+    if record.result is None:
+        yield "it has no result"
     if not 0 < len(record.runs) <= MOST_RUNS:
         yield f"it has {len(record.runs)} runs instead of 1 to {MOST_RUNS:,}"
     if "candidate" not in record.targets:
         yield "it has no candidate among its targets"
-    machine, speeds = record.machine, (record.options.speed, record.options.compute_speed, record.options.io_speed)
-    numbers = (record.warmup, record.seed, record.capture.operations, machine.memory_bytes, machine.processes)
-    if not all(0 <= number < _MOST_NUMBER for number in (*numbers, machine.cpus)):
-        yield "a number out of range"
-    if not 0 < record.result.threshold_pct <= 1000 or not 1e-4 <= record.result.alpha <= 0.5:
-        yield "its rule is impossible"
-    if not all(map(math.isfinite, speeds)):
-        yield "a speed that is not a number"
     seen = set()
     for place, run in enumerate(record.runs, start=1):
         if run.side not in record.targets:
@@ -258,113 +237,68 @@ def _problems(record: ExperimentRecord) -> Iterator[str]:
         if run.pair and (run.pair, run.side) in seen:
             yield f"run {place} repeats pair {run.pair} of the {run.side}"
         seen.add((run.pair, run.side))
-        for problem in _problems_of_run(run):
-            yield f"run {place}: {problem}"
-    for name, metric in record.result.metrics.items():
-        figures = (metric.ratio, 1.0 if metric.low is None else metric.low, 1.0 if metric.high is None else metric.high)
-        if name not in METRICS or not all(math.isfinite(figure) and figure > 0 for figure in figures):
-            yield f"its verdict on {name!r}"
-
-
-def _problems_of_run(run: MeasuredRun) -> Iterator[str]:
-    if unknown := [name for name in run.metrics if name not in METRICS]:
-        yield f"{listed(unknown)} is not a metric"
-    if not all(_LEAST_METRIC <= value <= _MOST_METRIC for value in run.metrics.values()):
-        yield "a metric that is not a number above 0"
-    counts = (run.pair, run.operations, run.failed, run.short, run.left_out, run.bytes_read, run.bytes_written)
-    if not all(0 <= count < _MOST_NUMBER for count in (*counts, run.failed_closes, run.start_ns)):
-        yield "a number out of range"
-    lags = [found for found in (run.lag_us, run.jitter_us) if found]
-    times = (run.whole_s, run.starved_s, run.overhead_pct or 0.0, run.resident_pct or 0.0, run.stood_still_s)
-    shares = (value for found in lags for value in found.values())
-    if not all(map(math.isfinite, (*times, *shares))) or not 0 <= run.whole_s < 1e9:
-        yield "a time that is not a number"
-    if not all({"p90", "p99"} <= found.keys() for found in lags):
-        yield "a percentile is missing"
-    if run.capture is not None:
-        yield "it names a capture"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """Of one experiment.
-
-    targets: side -> its file system.
-    against: the record whose runs are the baseline; None for an experiment in pairs.
-    differences: how the environment of the candidate differs from that of the baseline, as sentences.
-    """
-
-    capture: RecordedCapture
-    options: RecordedOptions
-    machine: MachineEnvironment
-    targets: Mapping[Side, TargetEnvironment]
-    against: ExperimentRecord | None = None
-    differences: tuple[str, ...] = ()
-
-    def environment_json(self) -> dict[str, Any]:
-        """The key `environment` of `dxt-replay regress --json`."""
-        return {
-            "machine": asdict(self.machine),
-            "targets": {side: asdict(target) for side, target in self.targets.items()},
-            "capture_digest": self.capture.digest,
-            "differences": list(self.differences),
-        }
-
-    def against_json(self) -> dict[str, Any] | None:
-        """The key `against` of `dxt-replay regress --json`."""
-        record = self.against
-        if record is None:
-            return None
-        return {"record": record.name, "start_ns": record.start_ns, "runs": len(record.counted_runs())}
+        if any(found and not {"p90", "p99"} <= found.keys() for found in (run.lag_us, run.jitter_us)):
+            yield f"run {place}: a percentile is missing"
+        if run.capture is not None:
+            yield f"run {place} names a capture"
 
 
 def observe(
-    capture: Capture, sides: Mapping[Side, RunOptions], against: ExperimentRecord | None, processes: int
-) -> Conditions:
-    """The conditions of an experiment that is about to begin, as this process sees them.
+    capture: Capture,
+    sides: Mapping[Side, RunOptions],
+    against: ExperimentRecord | None,
+    *,
+    processes: int,
+    primary: str,
+    warmup: int,
+    seed: int,
+) -> tuple[ExperimentRecord, list[str]]:
+    """The record of an experiment that is about to begin, without runs, and how the environment of its candidate
+    differs from that of its baseline (`against`, if it is a record), as sentences.
 
     Raises: UsageError where its runs could not be compared with those of `against`; CaptureError for a damaged part.
     """
-    replayed = RecordedCapture(
-        name=printable(capture.named.name),
-        digest=capture_digest(capture),
-        operations=capture.operation_count(),
-        part=None if capture.part.is_everything else capture.part.as_json(),
-    )
     chosen = sides["candidate"]
-    options = RecordedOptions(
-        pace=chosen.pacing.pace.value,
-        speed=chosen.pacing.speed,
-        compute_speed=chosen.pacing.of_compute,
-        io_speed=chosen.pacing.speed,
-        compute=chosen.compute,
-        api=chosen.api,
-        direct=chosen.direct,
-        cache="cold" if chosen.cold else "as found",
+    begun = ExperimentRecord(
+        capture=RecordedCapture(
+            name=printable(capture.named.name),
+            digest=capture_digest(capture),
+            operations=capture.operation_count(),
+            part=None if capture.part.is_everything else capture.part.as_json(),
+        ),
+        options=RecordedOptions(
+            pace=chosen.pacing.pace.value,
+            speed=chosen.pacing.speed,
+            compute_speed=chosen.pacing.of_compute,
+            io_speed=chosen.pacing.speed,
+            compute=chosen.compute,
+            api=chosen.api,
+            direct=chosen.direct,
+            cache="cold" if chosen.cold else "as found",
+        ),
+        primary=primary,
+        warmup=warmup,
+        seed=seed,
+        machine=machine_environment(processes),
+        targets={side: target_environment(each.target, _maps(each)) for side, each in sides.items()},
     )
-    machine = machine_environment(processes)
-    targets = {side: target_environment(each.target, _maps(each)) for side, each in sides.items()}
-    differences: list[str] = []
     if against is not None:
-        check_comparable(against, replayed, options)
-        of_target = target_changes(against.targets["candidate"], targets["candidate"])
-        differences = [*machine_changes(against.machine, machine), *of_target]
-    elif "baseline" in targets:
-        differences = target_changes(targets["baseline"], targets["candidate"])
-    return Conditions(
-        capture=replayed,
-        options=options,
-        machine=machine,
-        targets=targets,
-        against=against,
-        differences=tuple(differences),
-    )
+        check_comparable(against, begun.capture, begun.options)
+        return begun, changes_since(against, begun)
+    before = begun.targets.get("baseline")
+    return begun, [] if before is None else target_changes(before, begun.targets["candidate"])
 
 
 def _maps(options: RunOptions) -> tuple[str, ...]:
     """The maps as they are given: `PREFIX=DIR`."""
     found = (b"/" + b"/".join(each.prefix) + b"=" + each.directory for each in options.maps)
     return tuple(each.decode("utf-8", "backslashreplace") for each in found)
+
+
+def changes_since(before: ExperimentRecord, after: ExperimentRecord) -> list[str]:
+    """How the machine and the candidate's file system differ between two records."""
+    of_target = target_changes(before.targets["candidate"], after.targets["candidate"])
+    return [*machine_changes(before.machine, after.machine), *of_target]
 
 
 def check_comparable(record: ExperimentRecord, capture: RecordedCapture, options: RecordedOptions) -> None:
@@ -378,11 +312,9 @@ def check_comparable(record: ExperimentRecord, capture: RecordedCapture, options
             f"work with {capture.operations:,}{part}: give the capture of the record, or make a record of this one"
         )
     for option in fields(options):
-        recorded_with, given = getattr(record.options, option.name), getattr(options, option.name)
-        if recorded_with != given:
-            before, now = (
-                f"{option.name.replace('_', ' ')} {printable(str(value)[:40])}" for value in (recorded_with, given)
-            )
+        values = getattr(record.options, option.name), getattr(options, option.name)
+        if values[0] != values[1]:
+            before, now = (f"{option.name.replace('_', ' ')} {printable(str(value)[:40])}" for value in values)
             raise UsageError(
                 f"{name} was made with {before} and these runs with {now}: the two cannot be compared; give the same "
                 "options"

@@ -31,7 +31,7 @@ from dxt_replay.traces.units import NS_PER_MS, format_bytes, format_count, forma
 Object = Mapping[str, Any]
 """The object that --json prints of a result, or one within it."""
 
-_PATHS = ("file", "job", "of", "program")
+_PATHS = ("file", "job", "of", "program", "record")
 """Heads of columns whose cells are paths."""
 
 
@@ -122,7 +122,7 @@ def listing(
 
 def _column(each: Figure, objects: Sequence[Object]) -> Column:
     values = [_value(each.keys[0], found)[0] for found in objects]
-    words = any(isinstance(value, str) and not re.match(r"[-+]?\d", value) for value in values)
+    words = any(isinstance(value, str) and not re.match(r"[-+]?\d|-$", value) for value in values)
     kind = Kind.PATH if each.label in _PATHS else Kind.TEXT if words else Kind.NUMBER
     return Column(head=each.label, kind=kind, spare=each.spare)
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
-from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, compare_sides
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression
 from dxt_replay.replay.regress.health import examine
 from dxt_replay.replay.regress.metrics import MeasuredRun
-from dxt_replay.replay.regress.sections import regression_sections
 from dxt_replay.replay.regress.statistics import Rule
 from dxt_replay.replay.run.result import Repeats
+from dxt_replay.replay.show.regress import regression_sections
 from dxt_replay.replay.show.run import repeat_sections, run_sections
 from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden
-from tests.replay.regress.builder import setting
+from tests.replay.regress.builder import result_of
 from tests.run_results import RUN, run_result
 
 LATE = {"p50": 1800.5, "p90": 9_230.0, "p99": 41_250.0, "max": 88_125.5}
@@ -139,9 +139,9 @@ def experiment(
         runs += both if pair % 2 else both[::-1]
     rule = Rule()
     counted = [run for run in runs if not run.stopped]
-    made = setting(baseline="/mnt/old/twin", candidate="/mnt/new/twin")
-    health = examine(counted, threshold_pct=rule.threshold_pct, closed_loop=True, direct=False)
-    return compare_sides(runs, primary="elapsed_s", rule=rule, health=health, setting=made)
+    obstacles, warnings = examine(counted, threshold_pct=rule.threshold_pct, closed_loop=True, direct=False)
+    places = {"baseline": "/mnt/old/twin", "candidate": "/mnt/new/twin"}
+    return result_of(runs, rule=rule, obstacles=obstacles, warnings=warnings, **places)
 
 
 @pytest.fixture(params=[80, 120])

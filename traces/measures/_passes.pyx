@@ -331,7 +331,7 @@ cdef inline void _continue(int64_t *sequence, uint64_t printed) noexcept nogil:
 def follow_lanes(KeyTable by_lane, lanes, starts, int64_t stride):
     """Continue lanes, (operations, last start) in `by_lane`. Returns: int64, the times between starts on a lane, and the
     rows that are each lane's operation number 0, stride, 2 stride and so on."""
-    cdef const int32_t[::1] lane = np.ascontiguousarray(lanes, dtype=np.int32)
+    cdef const int64_t[::1] lane = np.ascontiguousarray(lanes, dtype=np.int64)
     cdef const int64_t[::1] start = np.ascontiguousarray(starts, dtype=np.int64)
     cdef Py_ssize_t row, count = 0, samples = 0, rows = _alike(lane.shape[0], start.shape[0])
     cdef int64_t *last

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dxt_replay.replay.compare.comparison import Comparison
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
@@ -86,7 +84,3 @@ def replay_of(
         info=info(**made_by),
         name="replay",
     )
-
-
-def flat(comparison: Comparison) -> Mapping[str, Any]:
-    return comparison.as_json()

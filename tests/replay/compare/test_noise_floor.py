@@ -10,7 +10,7 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.compare.comparison import compare, noise_floor
-from dxt_replay.replay.compare.noise import NoiseFloor, check_paces, measured
+from dxt_replay.replay.compare.noise import check_paces, measured, worst_of
 from dxt_replay.replay.compare.verdict import Thresholds
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import Job
@@ -52,12 +52,22 @@ def test_a_limit_is_relaxed_to_what_two_runs_reach(source: Capture, tmp_path: Pa
     assert (elapsed.value, elapsed.within) == (pytest.approx(3, abs=0.1), True)
 
 
-def test_a_replay_beyond_the_floor_fails_still(source: Capture, tmp_path: Path) -> None:
-    floor = noise_floor([(source, another_run(tmp_path, 1.02))], source)
+def test_a_replay_beyond_the_floor_fails_still_and_the_worst_of_several_pairs_counts(
+    source: Capture, tmp_path: Path
+) -> None:
+    runs = [another_run(tmp_path, scale, name=f"run{k}") for k, scale in enumerate((1.02, 1.01))]
+    floor = noise_floor([(source, run) for run in runs], source)
+    assert floor.measures == worst_of([noise_floor([(source, run)]).measures for run in runs])
+    assert len(floor.pairs) == 2
     found = compare(source, slow_replay(tmp_path), floor=floor)
     assert (found.verdict.timing, found.passed) == ("fail", False)
     assert found.floor is not None
     assert found.floor.measures["timing.elapsed_error_pct"].within is False
+    known = {"similarity.cosine": 0.9, "timing.drift_ppm": 3.0}
+    assert worst_of([known, {"similarity.cosine": 0.8, "timing.drift_ppm": None}]) == {
+        **known,
+        "similarity.cosine": 0.8,
+    }
 
 
 def test_the_similarity_is_not_asked_to_be_above_the_floor(source: Capture, tmp_path: Path) -> None:
@@ -109,23 +119,6 @@ def test_every_measure_stands_beside_its_floor(source: Capture, tmp_path: Path) 
     assert len(known) > 30
     assert all(each.within is not None for each in known.values())
     assert found.floor.pairs == ((str(source.path), str(tmp_path / "again.capture")),)
-
-
-def test_the_worst_of_several_pairs_counts(source: Capture, tmp_path: Path) -> None:
-    runs = [another_run(tmp_path, scale, name=f"run{k}") for k, scale in enumerate((1.01, 1.04))]
-    floors = [noise_floor([(source, run)]) for run in runs]
-    both = noise_floor([(source, run) for run in runs])
-    for name, value in both.measures.items():
-        single = [floor.measures[name] for floor in floors if floor.measures[name] is not None]
-        assert value == ((min if name.startswith("similarity") else max)(single) if single else None), name
-    assert len(both.pairs) == 2
-
-
-def test_a_measure_that_is_not_known_is_neither_within_nor_beyond() -> None:
-    floor = NoiseFloor(pairs=(("a", "b"),), measures={"timing.drift_ppm": None, "similarity.cosine": 0.9})
-    assert floor.allows("timing.drift_ppm", 3.0) is None
-    assert floor.allows("similarity.cosine", None) is None
-    assert (floor.allows("similarity.cosine", 0.91), floor.allows("similarity.cosine", 0.89)) == (True, False)
 
 
 def test_two_replays_of_one_source_are_a_pair(source: Capture, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+"""The cosine of the DLIO paper: its printed rows, its weakness, and what is left out of it."""
+
 from __future__ import annotations
 
 import json

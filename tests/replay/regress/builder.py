@@ -9,37 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, Setting, compare_sides
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, compare_sides
 from dxt_replay.replay.regress.environment import BlockDevice, MachineEnvironment, TargetEnvironment
-from dxt_replay.replay.regress.health import Health
 from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.regress.record import ExperimentRecord, RecordedCapture, RecordedOptions, RecordedVerdict
 from dxt_replay.replay.regress.statistics import Rule
 
 _CHOICES = [field.name for field in dataclasses.fields(MeasuredRun)]
+ON_TIME = {"p50": 0.1, "p90": 1.0, "p99": 5.0, "max": 50.0}
 
 
 def run(side: str = BASELINE, pair: int = 1, **choices: Any) -> MeasuredRun:
     """A run without any trouble; what is no field of it is a metric."""
     fields: dict[str, Any] = {
-        "capture": None,
-        "operations": 100,
-        "failed": 0,
-        "short": 0,
-        "left_out": 0,
-        "bytes_read": 4096,
-        "bytes_written": 0,
-        "whole_s": 1.0,
-        "starved_s": 0.0,
-        "overhead_pct": 0.01,
-        "lag_us": {"p50": 0.1, "p90": 1.0, "p99": 5.0, "max": 50.0},
-        "jitter_us": {"p50": 0.1, "p90": 1.0, "p99": 5.0, "max": 50.0},
-        "cache_policy": "cold",
-        "resident_pct": 0.0,
-        "stopped": False,
+        **{"operations": 100, "failed": 0, "short": 0, "left_out": 0, "bytes_read": 4096, "bytes_written": 0},
+        **{"whole_s": 1.0, "starved_s": 0.0, "overhead_pct": 0.01, "lag_us": ON_TIME, "jitter_us": ON_TIME},
+        **{"cache_policy": "cold", "resident_pct": 0.0, "stopped": False},
+        **{name: value for name, value in choices.items() if name in _CHOICES},
     }
     metrics = {name: value for name, value in choices.items() if name not in _CHOICES}
-    fields |= {name: value for name, value in choices.items() if name in _CHOICES}
     return MeasuredRun(side=side, pair=pair, metrics=metrics, **fields)
 
 
@@ -49,22 +37,6 @@ def pairs(baseline: Sequence[float], candidate: Iterable[float], name: str = "el
     for pair, (before, after) in enumerate(zip(baseline, candidate, strict=True), start=1):
         runs += [run(BASELINE, pair, **{name: before}), run(CANDIDATE, pair, **{name: after})]
     return runs
-
-
-def setting(**changes: Any) -> Setting:
-    """The setting of an experiment in pairs."""
-    made = {
-        "capture": "run.capture", "baseline": "/mnt/old", "candidate": "/mnt/new", "pace": "steps", "speed": 1.0,
-        "compute_speed": 1.0, "io_speed": 1.0, "api": "auto", "direct": False, "repeats": 10, "warmup": 1, "seed": 7,
-        "cache": "cold",
-    }  # fmt: skip
-    return Setting(**made | changes)
-
-
-def result_of(runs: Sequence[MeasuredRun], health: Health | None = None, **changes: Any) -> Regression:
-    """The result of these runs, judged by `primary`; `changes`: fields of the setting too."""
-    primary, rule = changes.pop("primary", "elapsed_s"), changes.pop("rule", Rule())
-    return compare_sides(runs, primary=primary, rule=rule, health=health or Health(), setting=setting(**changes))
 
 
 def slower(factor: float, name: str = "elapsed_s") -> list[MeasuredRun]:
@@ -85,9 +57,8 @@ START_NS = 1_760_000_000_000_000_000
 DAY_NS = 86_400_000_000_000
 
 OPTIONS = RecordedOptions(
-    pace="steps", speed=1.0, compute_speed=1.0, io_speed=1.0, compute="sleep", api="auto", reconstruct=True,
-    direct=False, vectored=0, cache="cold",
-)  # fmt: skip
+    pace="steps", speed=1.0, compute_speed=1.0, io_speed=1.0, compute="sleep", api="auto", direct=False, cache="cold"
+)
 MACHINE = MachineEnvironment(host="node1", kernel="6.1.0", cpus=4, memory_bytes=1 << 34, versions={"dxt-replay": "1"})
 TARGET = TargetEnvironment(
     target="/mnt/t", file_system="ext4", mount_point="/mnt", source="/dev/sda1", options=("rw",),
@@ -104,7 +75,7 @@ def record(values: Sequence[float] = (1.0, 1.01, 0.99), day: int = 0, **changes:
         capture=RecordedCapture(name="run.capture", digest="d" * 64, operations=100),
         options=OPTIONS,
         primary="elapsed_s",
-        warmup=0,
+        warmup=1,
         seed=7,
         machine=MACHINE,
         targets={"candidate": TARGET},
@@ -116,3 +87,12 @@ def record(values: Sequence[float] = (1.0, 1.01, 0.99), day: int = 0, **changes:
         name=f"day-{day}.json",
     )
     return replace(made, **changes)
+
+
+def result_of(runs: Sequence[MeasuredRun], **changes: Any) -> Regression:
+    """The result of these runs; `changes`: fields of the record or of its options, and arguments of `compare_sides`."""
+    of_options = {name: changes.pop(name) for name in [*changes] if name in OPTIONS.__slots__}
+    of_record = {name: changes.pop(name) for name in ("primary", "targets") if name in changes}
+    begun = replace(record(runs=(), result=None, targets={}), options=replace(OPTIONS, **of_options), **of_record)
+    places = {"capture": "run.capture", "baseline": "/mnt/old", "candidate": "/mnt/new", "repeats": 10}
+    return compare_sides(runs, begun, **{"rule": Rule(), "differences": [], **places, **changes})

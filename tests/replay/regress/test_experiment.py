@@ -21,15 +21,14 @@ from dxt_replay.replay.regress.experiment import (
     plan_staging,
     run_experiment,
     schedule,
-    stage_all,
 )
 from dxt_replay.replay.regress.metrics import METRICS, measure, primary_metric
 from dxt_replay.replay.regress.statistics import Verdict
 from dxt_replay.replay.run.feeder import Progress
 from dxt_replay.replay.run.recorded import Tally
 from dxt_replay.replay.target.posix import PosixTarget
-from dxt_replay.replay.target.stage import check_staged
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.replay.target.stage import stage
+from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB
@@ -55,8 +54,13 @@ def experiment(folder: Path, baseline: str = "old", candidate: str = "new", **ch
     return Experiment(**{**sides, "repeats": 2, **choices})
 
 
+def staged(source: Capture, chosen: Experiment) -> None:
+    for plan in plan_staging(source, chosen):
+        stage(plan)
+
+
 def ran(source: Capture, chosen: Experiment, **choices: Any) -> Any:
-    stage_all(plan_staging(source, chosen))
+    staged(source, chosen)
     found = run_experiment(source, chosen, Solo(), **choices)
     assert found is not None
     return found
@@ -111,18 +115,26 @@ def test_a_target_compared_with_itself_is_staged_once(tmp_path: Path) -> None:
     assert len(plan_staging(source, same)) == 1
     found = ran(source, same)
     assert len(found.runs) == 4
+    assert found.headline.startswith("No verdict, inconclusive") or "this is noise" in found.headline
     assert plan_staging(source, same) == []
+    (plan,) = plan_staging(source, experiment(tmp_path, "twin"))
+    assert plan.target == (tmp_path / "new").resolve(), "the other one is staged"
 
 
-def test_what_is_staged_already_is_not_planned(tmp_path: Path) -> None:
-    source = source_of(tmp_path)
-    chosen = experiment(tmp_path)
-    stage_all(plan_staging(source, chosen)[:1])
-    (plan,) = plan_staging(source, chosen)
-    assert plan.target == (tmp_path / "new").resolve()
-    stage_all([plan])
-    for name in ("old", "new"):
-        assert check_staged(source, tmp_path / name)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"baseline": None}, "a baseline or with a record"),
+        ({"candidate": RunOptions(target="s3://b/t", pacing=Pacing(pace=Pace.NONE))}, "the other an object store"),
+        (
+            {"candidate": RunOptions(target=Path("n"), pacing=Pacing(pace=Pace.THINK))},
+            "differ in target and maps alone",
+        ),
+    ],
+)
+def test_sides_that_cannot_be_compared_are_refused(tmp_path: Path, changes: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        replace(experiment(tmp_path), **changes)
 
 
 def test_two_targets_of_one_file_system_must_fit_together(tmp_path: Path) -> None:
@@ -143,7 +155,7 @@ def test_without_staging_a_target_that_lacks_the_twin_is_an_error(tmp_path: Path
 
 def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path) -> None:
     source, chosen = source_of(tmp_path), experiment(tmp_path, repeats=6)
-    stage_all(plan_staging(source, chosen))
+    staged(source, chosen)
     blocked = tmp_path / "new/dxt-replay-twin/out"
 
     class Blocking(Solo):
@@ -158,7 +170,7 @@ def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path) -> None:
     assert [run.failed for run in found.runs if run.side == CANDIDATE] == [1] * 7
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "not valid" in found.reason
-    assert any("failed operations from 0 to 1" in text for text in found.health.obstacles)
+    assert any("failed operations from 0 to 1" in text for text in found.obstacles)
 
 
 def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
@@ -179,17 +191,11 @@ def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
 def test_the_storage_comes_to_rest_before_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written to a target during a run is on its disk when the next run begins."""
     source, chosen, order = source_of(tmp_path), experiment(tmp_path, cold=False), []
-    stage_all(plan_staging(source, chosen))
+    staged(source, chosen)
     monkeypatch.setattr(PosixTarget, "sync", lambda target: order.append("sync"))
     ran(source, chosen, report=lambda label, progress: order.append(label[:5]))
     shown = [label for before, label in zip([None, *order], order, strict=False) if label == "sync" or label != before]
     assert shown == [label for number in range(1, 7) for label in ("sync", "sync", f"run {number}")]
-
-
-@pytest.mark.parametrize("kind", ["step", "compute"])
-def test_the_pace_follows_the_steps_where_there_are_any(tmp_path: Path, kind: str) -> None:
-    source = build_capture(tmp_path, ops=[read(0, length=9)], files=["/a"], spans=[Span(kind, 0, 9, step=0)])
-    assert default_pace(source) is (Pace.STEPS if kind == "step" else Pace.THINK)
 
 
 def replayed(folder: Path) -> Capture:
@@ -236,12 +242,6 @@ def test_the_metrics_of_a_run_with_steps(tmp_path: Path) -> None:
     assert list(found) == list(METRICS)
 
 
-def test_without_steps_the_replay_ends_with_its_last_operation(tmp_path: Path) -> None:
-    found = measure(replayed(tmp_path), tally(), training=False)
-    assert found["elapsed_s"] == pytest.approx(0.026)
-    assert not {"total_s", "input_wait_per_step_s"} & found.keys()
-
-
 def test_what_a_run_did_none_of_is_no_metric(tmp_path: Path) -> None:
     only_read = build_capture(tmp_path, ops=[read(0, start_ns=0, end_ns=MS, length=9)], files=["/a"])
     found = measure(only_read, tally(), training=True)
@@ -265,3 +265,5 @@ def test_what_decides(tmp_path: Path, pace: Pace, before: int, metric: str) -> N
     ops = [read(0, start_ns=i * MS, end_ns=i * MS + 1, length=100) for i in range(10)]
     source = build_capture(tmp_path, ops=ops, files=["/a"], spans=[Span("step", before * MS, 30 * MS, step=0)])
     assert primary_metric(source, pace) == metric
+    assert default_pace(source) is Pace.STEPS
+    assert default_pace(source_of(tmp_path / "plain")) is Pace.THINK
