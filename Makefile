@@ -111,9 +111,6 @@ survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuil
 pictures:  ## draw docs/pictures from the bundled recordings and the tables of the pages
 	PYTHONPATH=src:. $(PYTHON) docs/write_pictures.py
 
-words:  ## count the words of the pages by kind
-	PYTHONPATH=src:. $(PYTHON) docs/count_words.py
-
 schemas:  ## write src/dxt_replay/schemas/*.json from the types of the results, with the descriptions that they have; three minutes
 	PYTHONPATH=src:. $(PYTHON) docs/write_schemas.py
 
@@ -133,4 +130,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-predictions bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-predictions bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

@@ -2,9 +2,9 @@
 
 - commands: every option of every command, from its help
 - tables: the columns of the tables (`analysis/tables.py`) and the keys of the JSON Schemas (`dxt_replay/schemas`)
-- dlio: the keys of a description, their values and defaults
+- workloads: the keys of a DLIO description, their values and defaults
 - python: signature and docstring of each public name
-- glossary: the words of the output and the options (`show/glossary.py`)
+- glossary: durations, and the words of the output and the options (`show/glossary.py`)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import click
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
 from dxt_replay.replay.commands.main import COMMANDS, cli
-from dxt_replay.replay.show.glossary import WORDS
+from dxt_replay.replay.show.glossary import DURATIONS, WORDS
 from dxt_replay.traces.text import unit_of
 from dxt_replay.workloads.values import KEYS, NOT_FOLLOWED, SPELLINGS
 
@@ -126,8 +126,8 @@ def _signature(name: str, value: Callable[..., Any]) -> str:
 
 
 def glossary() -> Iterator[str]:
-    """A list of words, each with its meaning."""
-    return (f"- **{word}**: {meaning}" for word, meaning in WORDS.items())
+    """Durations, then words, each with its meaning."""
+    return (f"- **{word}**: {meaning}" for word, meaning in {**DURATIONS, **WORDS}.items())
 
 
 def _row(*cells: str) -> str:
@@ -137,7 +137,7 @@ def _row(*cells: str) -> str:
 
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
-    "dlio": dlio,
+    "workloads": dlio,
     "python": python,
     "tables": tables,
     "glossary": glossary,

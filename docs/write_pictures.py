@@ -1,6 +1,6 @@
 """Draws the pictures of the pages into docs/pictures: `make pictures`.
 
-They show the bundled recordings, the product's own figures of them, and the tables of the pages of evidence.
+They show the bundled recordings, the product's own figures of them, and the verdicts of `make bench-file-systems`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,66 +207,13 @@ def _slower(name: str, value: float, k: float) -> float:
     return value * k if name == "io_time_s" else value / k
 
 
-def _cells(page: str, heading: str) -> Iterator[list[str]]:
-    """The rows below the header of the first table whose header begins so."""
-    text = (FOLDER / page).read_text(encoding="utf-8")
-    table = text[text.index(heading) :].split("\n\n")[0].splitlines()
-    for line in table[2:]:
-        yield [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def predictions() -> Picture:
-    """Predicted against measured: the pairs of docs/pytorch.md (seconds) and docs/trust.md (ranks)."""
-    seconds = [
-        (float(pair[2]), float(pair[1]))
-        for row in _cells("pytorch.md", "| | 3 ms a FUSE request")
-        for cell in row[1:]
-        if (pair := re.fullmatch(r"([\d.]+) / ([\d.]+)", cell))
-    ]
-    ranks = [(float(row[1]), float(row[2])) for row in _cells("trust.md", "| limit | ranks by arithmetic")]
-    picture = Picture("Predicted against measured values, with a diagonal and a band of 10 per cent", WIDTH, 400)
-    picture.text(16, 24, "Predicted and measured: on the diagonal both are equal, the band is 10 %", bold=True)
-    _diagonal(picture, 70, seconds, (0.6, 7.0), "measured training time, s", "predicted, s", (1, 2, 4))
-    _diagonal(picture, 440, ranks, (0.8, 11.0), "ranks by arithmetic", "found by capacity", (1, 2, 4, 8))
-    return picture
-
-
-def _diagonal(
-    picture: Picture, left: float, pairs: list[tuple[float, float]], ends: tuple[float, float], across: str, up: str,
-    ticks: tuple[int, ...],
-) -> None:  # fmt: skip
-    """A square chart of (true, predicted) with logarithmic axes from ends[0] to ends[1]."""
-    size, top = 290, 48
-    share = lambda value: math.log(value / ends[0]) / math.log(ends[1] / ends[0])  # noqa: E731
-    x = lambda value: left + size * share(value)  # noqa: E731
-    y = lambda value: top + size * (1 - share(value))  # noqa: E731
-    low, high = ends
-    for factor in (1.1, 1 / 1.1):
-        points = [(x(max(low, low / factor)), y(max(low, low * factor))), (x(min(high, high / factor)),
-                  y(min(high, high * factor)))]  # fmt: skip
-        picture.line(points, FAINT, dashes="4 4", thick=1)
-    picture.line([(x(low), y(low)), (x(high), y(high))], INK, thick=1)
-    picture.line([(left, top), (left, top + size), (left + size, top + size)], FAINT, thick=1)
-    for tick in ticks:
-        picture.text(x(tick), top + size + 17, str(tick), size=12, colour=FAINT, anchor="middle")
-        picture.text(left - 8, y(tick) + 4, str(tick), size=12, colour=FAINT, anchor="end")
-    for true, predicted in pairs:
-        picture.dot(x(true), y(predicted), BLUE, hollow=True)
-    picture.text(left + size / 2, top + size + 38, across, anchor="middle")
-    picture.text(left + 8, top + 12, up)
-
-
 def verdicts() -> Picture:
-    """The intervals of docs/trust.md: known changes of file systems, and what regress said."""
-    rows: list[tuple[str, float, float, float]] = [
-        (
-            f"{row[0]}, {row[1]}",
-            float(row[2].split()[0]),
-            float(row[3].split(" to ")[0]),
-            float(row[3].split(" to ")[1]),
-        )
-        for row in _cells("trust.md", "| change | workload | time")
-    ]
+    """The intervals of pictures/verdicts.csv: known changes of file systems, and what regress said."""
+    rows: list[tuple[str, float, float, float]] = []
+    for line in (FOLDER / "pictures" / "verdicts.csv").read_text(encoding="utf-8").splitlines()[1:]:
+        change, workload, ratio, interval = line.split(";")
+        low, high = map(float, interval.split(" to "))
+        rows.append((f"{change}, {workload}", float(ratio.split()[0]), low, high))
     left, step = 300, 19
     picture = Picture("Ratio and interval of each known change of a file system", WIDTH, 90 + step * len(rows))
     picture.text(16, 24, "Known changes of a file system: candidate / baseline, and its interval", bold=True)
@@ -292,7 +239,7 @@ def pictures() -> dict[str, str]:
         dxt_replay.merge(sample.log, f"{folder}/job.capture", profiles=sample.profiles)
         job = dxt_replay.open_capture(f"{folder}/job.capture")
         drawn = {each.__name__: each(job) for each in (timeline, causal, clocks, fidelity)}
-    drawn |= {each.__name__: each() for each in (operation, predictions, verdicts)}
+    drawn |= {each.__name__: each() for each in (operation, verdicts)}
     return {name: picture.svg() for name, picture in drawn.items()}
 
 

@@ -1,3 +1,3 @@
 """The release, as it is written into captures and shown by `dxt-replay --version`."""
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"

@@ -14,7 +14,7 @@ class PyDxtReplay(PythonPackage):
     license("BSD-3-Clause")
 
     # A release of the package index gets `pypi = ...` and its sha256 here.
-    version("0.2.0", tag="v0.2.0")
+    version("0.3.0", tag="v0.3.0")
 
     variant("mpi", default=True, description="Replays of several processes")
     variant("dask", default=False, description="Share work among machines with Dask")

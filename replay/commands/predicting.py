@@ -304,7 +304,7 @@ def simulate(
 
     Only --check touches a file system.
 
-    The operations of `run --pace steps` go through a storage model (docs/storage-models.md explains its keys). If the
+    The operations of `run --pace steps` go through a storage model (docs/simulation.md explains its keys). If the
     model states an uncertainty or a jitter, the predicted time has an interval. For a recorded job the interval
     includes an error of 10 % of the causal model. The page cache is empty at the start.
 

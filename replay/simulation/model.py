@@ -7,7 +7,7 @@ When a request starts, it joins all of its queues at once, as data flow through 
 * From its begin a request takes the time of its operation, by its size and by how many requests are in flight there.
 * A request that spans several stripes is one piece for each server, and ends with the last of them.
 
-A file is YAML or JSON, with quantities as text ("100us", "1.2GB/s", "1MiB"); docs/storage-models.md explains each key.
+A file is YAML or JSON, with quantities as text ("100us", "1.2GB/s", "1MiB"); docs/simulation.md explains each key.
 """
 
 from __future__ import annotations

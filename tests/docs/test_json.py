@@ -1,0 +1,113 @@
+"""What the commands print with --json meets dxt_replay/schemas, which explain every key. `record` has its own test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dxt_replay
+from dxt_replay.profiler_merge.analysis.tables import TABLES
+from tests.places import PYTHON_PATH, ROOT, recorded
+from tests.schemas import FOLDER, NAMES, check, closed, schema
+
+KEYS_ARE_DATA = {
+    "errors",
+    "close_errors",
+    "counted",
+    "latency_by_operation_us",
+    "metrics",
+    "model",
+    "changes",
+    "keys",
+    "kinds",
+}
+ONCE = sorted(set(NAMES) - {"calibrate-results", "record"})
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """Schema -> the object that its command prints about the bundled capture imagenet, or a Darshan log."""
+    folder = tmp_path_factory.mktemp("json")
+    capture, twin, target, log = (folder / name for name in ("i.capture", "twin", "target", "logs/a.darshan"))
+    for each in (twin, target, folder / "logs", folder / "loads"):
+        each.mkdir()
+    log.symlink_to(recorded("darshan-logs/sample-dxt-simple.darshan"))
+    sources = dxt_replay.sample("imagenet")
+    merged = dxt_replay.merge(sources.log, capture, profiles=sources.profiles)
+    dxt_replay.stage(capture, twin, sparse=True)
+    part = dxt_replay.part(capture, steps="0-2")
+    repeats = dxt_replay.run_repeatedly(part, twin, folder / "p.capture", 2, pace="none")
+    first, second = (run.capture for run in repeats.runs)
+    results = {
+        "merge": merged,
+        "run": dxt_replay.run(capture, twin, folder / "r.capture", pace="none"),
+        "run-repeat": repeats,
+        "compare": dxt_replay.compare(capture, folder / "r.capture"),
+        "compare-floor": dxt_replay.noise_floor((first, second)),
+        "regress": dxt_replay.regress(part, twin, twin, repeats=1, pace="none", cold=False, record=folder / "r.json"),
+        "history": dxt_replay.history(folder / "r.json"),
+        "fit": dxt_replay.fit(capture, folder / "fitted.yaml"),
+        "generate": dxt_replay.generate("default", 1, folder / "w.capture", overrides=["reader.x=1"]),
+        "transform": dxt_replay.transform(capture, folder / "t.capture", compute_speed=2),
+        "anonymize": dxt_replay.anonymize(capture, folder / "a.capture"),
+        "simulate": dxt_replay.simulate(capture, "theta_lustre", ranks=[2], runs=1),
+        "capacity": dxt_replay.capacity(capture, folder / "loads", utilisation_pct=1, most=1, storage="null"),
+        "verify": dxt_replay.verify(capture, twin, sizes_only=True),
+        "doctor": dxt_replay.doctor(target),
+        "export": dxt_replay.export(capture, "csv", folder / "o.csv"),
+        "merge-each": dxt_replay.merge_each(folder / "logs", folder / "merged"),
+        "report": dxt_replay.report(capture, output=folder / "r.html"),
+        "stage": dxt_replay.stage(capture, folder / "other", dry_run=True),
+        "summary": dxt_replay.tables(capture, tuple(TABLES), by="rank"),
+        "summary-jobs": dxt_replay.summarise_each([capture, folder / "logs"]),
+    }
+    calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
+    return {name: result.as_json() for name, result in results.items()} | {"calibrate": calibrated}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_an_output_meets_its_schema_which_explains_its_keys(printed: Mapping[str, Any], name: str) -> None:
+    check(name, printed[name])
+    about = schema(name).get("properties", {})
+    for key, value in printed[name].items():
+        inner = value[0] if isinstance(value, list) and value else value
+        meaning = about.get(key, {}).get("description", "")
+        if isinstance(inner, dict) and "`" in meaning and key not in KEYS_ARE_DATA:
+            assert not {each for each in inner if f"`{each}`" not in meaning}, key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_is_a_schema(name: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+    assert schema(name)["required"][0] == "schema_version"
+
+
+def test_a_summary_without_io_meets_the_schema(tmp_path: Path) -> None:
+    alone = dxt_replay.merge([], tmp_path / "c.capture", profiles=dxt_replay.sample("imagenet").profiles)
+    summary = dxt_replay.tables(alone.capture, ()).as_json()
+    assert summary["files"] is None
+    check("summary", summary)
+
+
+def test_a_missing_key_a_new_key_and_a_wrong_type_are_seen(printed: Mapping[str, Any]) -> None:
+    right = printed["report"]
+    for wrong in ({"report": right["report"]}, right | {"more": 1}, right | {"bytes": "1"}):
+        with pytest.raises(AssertionError):
+            check("report", wrong)
+    assert "additionalProperties" not in schema("report")
+    assert closed(schema("report"))["additionalProperties"] is False
+
+
+@pytest.mark.slow
+def test_the_schemas_are_those_of_the_types(tmp_path: Path) -> None:
+    program = [sys.executable, "docs/write_schemas.py", str(tmp_path)]
+    subprocess.run(program, cwd=ROOT, check=True, env={"PYTHONPATH": PYTHON_PATH})
+    assert len(list(tmp_path.iterdir())) == len(NAMES)
+    for name in NAMES:
+        assert (tmp_path / f"{name}.json").read_text() == (FOLDER / f"{name}.json").read_text(), "run `make schemas`"
