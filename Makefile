@@ -70,30 +70,18 @@ lint:  ## run ruff and mypy
 size:  ## count lines, statements, modules, classes, records, words and options, beside the budgets of tests/budget.json
 	$(PYTHON) -m tests.size
 
-bench:  ## measure decoders and the issue loop as ratios to a peer; prints a table, writes benchmarks/results/*.json
+bench:  ## measure decoders, issue loop and timed accuracy as ratios to a peer; tables, and benchmarks/results/*.json; ten minutes
 	$(PYTHON) -m benchmarks.run_all
 
 bench-predictions:  ## hold predictions of 15 jobs against the jobs, fast to slow storage and back; libfuse3, Darshan, torch (JOBS="--work DIR --python PYTHON ..."), 40 minutes; --short: 8
 	$(PYTHON) -m benchmarks.predictions $(JOBS)
 
-bench-agreement:  ## compare simulate with run on calibrated targets; root, libfuse3, 45 minutes
-	$(PYTHON) -m benchmarks.simulation_agreement
-
-bench-pipelines:  ## predict Keras, JAX and PyTorch jobs between fast and slow storage; root, libfuse3, Darshan (LIBRARY=), 2 hours
-	$(PYTHON) -m benchmarks.pipelines --simulate $(if $(LIBRARY),--library $(LIBRARY))
-
-bench-noise:  ## measure the noise of replays
-	$(PYTHON) -m benchmarks.replay_noise $(if $(RECORDINGS),--recordings $(RECORDINGS))
-
 SCALE =
-bench-scale:  ## measure all commands at three sizes each, and with processes, MPI and Dask; half an hour, 5 GB of disk; SCALE="--size 0.1"
+bench-scale:  ## measure all commands at three sizes each, alone and with two processes; half an hour, 5 GB of disk; SCALE="--size 0.1"
 	$(PYTHON) -m benchmarks.scale_table --json benchmarks/results/scale_table.json $(SCALE)
 
 bench-file-systems:  ## test regress with known changes of real file systems, and count false alarms; root, loop devices, 25 minutes
 	$(PYTHON) -m benchmarks.file_systems
-
-bench-history:  ## test regress against a record and history with one change among sessions; root, loop devices, 10 minutes
-	$(PYTHON) -m benchmarks.regression_history
 
 figures:  ## simulate Figures 9 to 15 of the DLIO paper and print them beside the published values; half an hour
 	$(PYTHON) -m benchmarks.paper_figures
@@ -104,9 +92,6 @@ fuzz:  ## feed mutated input to every reader; FUZZ="--seconds 600 --seeds DIR --
 
 mutations:  ## check that the tests notice changes of the ten most important modules; cosmic-ray, an hour
 	$(PYTHON) -m tests.mutations
-
-survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuilt and met operations
-	$(PYTHON) -m benchmarks.log_survey $(LOGS)
 
 pictures:  ## draw docs/pictures from the bundled recordings and the tables of the pages
 	PYTHONPATH=src:. $(PYTHON) docs/write_pictures.py
@@ -130,4 +115,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist schemas pictures docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-predictions bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-predictions bench-scale bench-file-systems figures mutations fuzz demo clean

@@ -50,17 +50,6 @@ def run_in(command: Sequence[str], procs: Path | None, statuses: Collection[int]
 
 
 @contextmanager
-def throttled(folder: Path, bytes_per_s: int | None = None, *, requests_per_s: int | None = None) -> Iterator[Path]:
-    """A control group whose members read the device of `folder` at these rates: the file that takes their ids.
-
-    Raises: CannotThrottleError.
-    """
-    rates = {"rbps": bytes_per_s, "riops": requests_per_s}
-    with limited({device_of(folder): {name: rate for name, rate in rates.items() if rate is not None}}) as procs:
-        yield procs
-
-
-@contextmanager
 def limited(limits: Mapping[str, Mapping[str, int]]) -> Iterator[Path]:
     """A control group with limits (names of LIMITS) per device (`major:minor`): the file that takes members' ids.
 
@@ -104,18 +93,6 @@ def _remove_group(place: Path) -> None:
             return
 
 
-def device_of(folder: Path) -> str:
-    """major:minor of the disk that holds `folder`. Raises: CannotThrottleError."""
-    number = folder.stat().st_dev
-    name = f"{os.major(number)}:{os.minor(number)}"
-    place = Path("/sys/dev/block", name)
-    if not place.exists():
-        raise CannotThrottleError(f"{folder} is not on a block device: choose another --target")
-    if (place / "partition").exists():
-        return (place.resolve().parent / "dev").read_text(encoding="ascii").strip()
-    return name
-
-
 @contextmanager
 def delayed(
     folder: Path, delay_us: int, calls: str = "all", pages: str = "kept", threads: int = 128, **rates: int
@@ -135,22 +112,18 @@ def delayed(
     environment["DXT_REPLAY_DELAYED_SOURCE"] = str(folder)
     serving = ("-s",) if threads == 1 else ("-o", f"max_threads={threads}")
     options = (*serving, *(LASTING_NAMES if pages == "kept" else ()))
-    with fuse_mounted(source, ("fuse3",), str(delay_us), options, environment) as mount:
-        yield mount
-
-
-@contextmanager
-def fuse_mounted(
-    source: Path, packages: Sequence[str], shown: str, options: Sequence[str], environment: Mapping[str, str]
-) -> Iterator[Path]:
-    """The mount of a FUSE file system in C: `source` is compiled with the libraries of `packages` (names of
-    pkg-config) and called with `shown`, the mount point and the mount `options`. Raises: CannotThrottleError."""
     with tempfile.TemporaryDirectory(prefix="dxt-replay-fuse-") as own:
         program, mount = Path(own, source.stem), Path(own, "mount")
         mount.mkdir()
-        _build(source, program, packages)
+        try:
+            asked = ["pkg-config", "--cflags", "--libs", "fuse3"]
+            flags = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+            subprocess.run(["cc", "-O2", str(source), "-o", str(program), *flags], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            needed = f"{source.name} cannot be built (it needs cc, pkg-config and the headers of fuse3)"
+            raise CannotThrottleError(needed) from error
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "TERM", str(program), shown, str(mount), "-f", *options],
+            ["setpriv", "--pdeathsig", "TERM", str(program), str(delay_us), str(mount), "-f", *options],
             env=os.environ | environment,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # so Ctrl-C ends what uses the file system first, then the file system
@@ -171,15 +144,3 @@ def fuse_mounted(
                     subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
             process.terminate()
             process.wait()
-
-
-def _build(source: Path, program: Path, packages: Sequence[str]) -> None:
-    try:
-        flags = subprocess.run(
-            ["pkg-config", "--cflags", "--libs", *packages], capture_output=True, text=True, check=True
-        ).stdout.split()
-        subprocess.run(["cc", "-O2", str(source), "-o", str(program), *flags], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CannotThrottleError(
-            f"{source.name} cannot be built (it needs cc, pkg-config and the headers of {', '.join(packages)})"
-        ) from error

@@ -44,8 +44,8 @@ GROUPS = {
     "browser": ("replay/show/page/test_browser.py",),
     "whole": (
         "benchmarks",
-        "docs/test_example_notebook.py",
-        "docs/test_json_keys.py",
+        "docs/test_json.py",
+        "docs/test_typed_pages.py",
         "fuzz",
         "golden/test_commands.py",
         "profiler_merge/analysis/test_against_sources.py",

@@ -123,7 +123,7 @@ def test_a_real_profile():
 
 @pytest.mark.slow
 def test_a_profile_of_a_million_events_reads_alike(tmp_path):
-    from benchmarks.xplane_decode import write_profile
+    from benchmarks.decoders import write_profile
 
     path = tmp_path / "big.xplane.pb"
     count = write_profile(path, 1_000_000)
