@@ -1,4 +1,5 @@
-"""Whatever is planted in a target or in place of an output, before or while a command runs: nothing outside changes."""
+"""Whatever is planted in a target or in place of an output, before or while a command runs: nothing outside changes.
+And the table of commands that write an output has all of them."""
 
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.replay.calibration.scratch import NAME as CALIBRATION
-from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.commands.main import COMMANDS, cli, main
 from dxt_replay.replay.target.manifest import MANIFEST_NAME
 from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.replay.target.posix import temporary_name
 from dxt_replay.replay.target.protocol import LOCK_NAME
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.examples import examples
-from tests.output_commands import OUTPUT_COMMANDS, OutputCommand
+from tests.output_commands import OUTPUT_COMMANDS
 from tests.planted import THINGS, exchange, make_outside, nothing_changes, plant
 
 NOBODY = 65534
@@ -59,15 +61,14 @@ def small_capture(folder: Path) -> Path:
     """Files that are read, read and written, made and renamed by a run, and looked at."""
     names: list[File | str | bytes] = ["/d/a", "/d/sub/b", "/d/made", "/d/new", "/d/final", File("/d/seen", size=100)]
     ops = [
-        read(0, length=5000),
-        read(1, length=300),
-        write(1, offset=100, length=50),
-        write(2, length=10),
-        write(3, length=20),
-        Op("rename", 3, other_file_id=4),
-        Op("stat", 5),
+        read(0, length=5000, start_ns=0),
+        read(1, length=300, start_ns=5000),
+        write(1, offset=100, length=50, start_ns=10_000),
+        write(2, length=10, start_ns=15_000),
+        write(3, length=20, start_ns=20_000),
+        Op("rename", 3, other_file_id=4, start_ns=25_000),
+        Op("stat", 5, start_ns=30_000),
     ]
-    ops = [Op(**{**{f: getattr(op, f) for f in op.__slots__}, "start_ns": 5000 * i}) for i, op in enumerate(ops)]
     spans = [Span("step", 0, 40_000, step=0), Span("input_wait", 0, 4000, step=0), Span("compute", 5000, 9000, step=0)]
     return build_capture(folder, files=names, ops=ops, spans=spans).path
 
@@ -113,17 +114,13 @@ def output_case(command: str, thing: str, force: bool) -> None:
         plant(thing, out, outside, place / "aside")
         with nothing_changes(outside):
             status = call(*made.line(capture, out, *(["--force"] if force else [])))
-        _check_refusal(made, out, thing, force, status)
-
-
-def _check_refusal(made: OutputCommand, out: Path, thing: str, force: bool, status: int) -> None:
-    """What is neither a file nor a result of ours is never replaced, and a file only where --force is given."""
-    if thing in ("hard link", "file") and force and made.is_file:
-        assert status == 0
-    elif thing != "character device":
-        assert status == made.refused
-    if thing == "directory":
-        assert (out / "mine").read_bytes() == b"mine"
+        # What is neither a file nor a result of ours is never replaced, and a file only where --force is given.
+        if thing in ("hard link", "file") and force and made.is_file:
+            assert status == 0
+        elif thing != "character device":
+            assert status == made.refused
+        if thing == "directory":
+            assert (out / "mine").read_bytes() == b"mine"
 
 
 @contextmanager
@@ -276,45 +273,71 @@ def as_nobody(cases: list[tuple[str, tuple[object, ...]]]) -> list[str]:
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user is played by root")
-_CONTAINED = [thing for thing in THINGS if "device" not in thing]
 
 
 @needs_root
-def test_as_another_user() -> None:
+@pytest.mark.parametrize("share", [61, pytest.param(1, marks=pytest.mark.slow)])
+def test_as_another_user(share: int) -> None:
+    """`share`: one of so many cases."""
     cases: list[tuple[str, tuple[object, ...]]] = [
-        ("target_case", (place, thing, moment)) for place, thing, moment in CASES[::61] if thing in _CONTAINED
+        ("target_case", case) for case in CASES[::share] if "device" not in case[1]
     ]
-    cases += [("output_case", case) for case in OUTPUT_CASES[::131] if case[1] in _CONTAINED]
+    cases += [("output_case", case) for case in OUTPUT_CASES[:: 2 * share] if "device" not in case[1]]
+    cases += [("flip_case", (f"{TWIN_ROOT}/d", "posix", 10))] if share == 1 else []
     assert as_nobody(cases) == []
 
 
 @pytest.mark.slow
-class TestAll:
-    """Every combination, and more rounds."""
+@pytest.mark.parametrize("thing", THINGS)
+def test_every_thing_in_every_place(thing: str) -> None:
+    for case in CASES:
+        if case[1] == thing:
+            target_case(*case)
+    for each in OUTPUT_CASES:
+        if each[1] == thing:
+            output_case(*each)
 
-    @pytest.mark.parametrize("moment", MOMENTS)
-    @pytest.mark.parametrize("thing", THINGS)
-    def test_target(self, thing: str, moment: str) -> None:
-        for place in TARGET_PLACES:
-            target_case(place, thing, moment)
 
-    @pytest.mark.parametrize("command", OUTPUT_COMMANDS)
-    def test_output(self, command: str) -> None:
-        for case in OUTPUT_CASES:
-            if case[0] == command:
-                output_case(*case)
-
-    @pytest.mark.parametrize("where", [TWIN_ROOT, f"{TWIN_ROOT}/d"])
-    @pytest.mark.parametrize("api", ["posix", "stdio"])
-    def test_flipping(self, where: str, api: str) -> None:
+@pytest.mark.slow
+def test_more_rounds_of_directories_that_become_links() -> None:
+    for where, api in product((TWIN_ROOT, f"{TWIN_ROOT}/d"), ("posix", "stdio")):
         flip_case(where, api, rounds=20)
+    calibration_case(rounds=20)
 
-    def test_flipping_a_calibration(self) -> None:
-        calibration_case(rounds=20)
 
-    @needs_root
-    def test_as_another_user(self) -> None:
-        cases: list[tuple[str, tuple[object, ...]]] = [("target_case", case) for case in CASES if case[1] in _CONTAINED]
-        cases += [("output_case", case) for case in OUTPUT_CASES if case[1] in _CONTAINED]
-        cases += [("flip_case", (f"{TWIN_ROOT}/d", "posix", 10))]
-        assert as_nobody(cases) == []
+OUTPUT_OPTIONS = {"-o", "--report", "--record", "--logs"}
+INPUT_OPTIONS = {
+    "--target", "--baseline", "--candidate", "--library", "--profile", "--source", "--key-file", "--floor",
+    "--include", "--check",
+}  # fmt: skip
+"""Options that take a path: of what is written, and of what is read or staged into."""
+
+QUICK = ("summary csv", "fit")
+
+
+def test_every_option_that_names_an_output_is_in_the_table(tmp_path: Path) -> None:
+    found = set()
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        for option in (each for each in command.params if isinstance(each, click.Option)):
+            if isinstance(option.type, click.Path) or OUTPUT_OPTIONS & set(option.opts):
+                assert set(option.opts) & (OUTPUT_OPTIONS | INPUT_OPTIONS), (name, option.opts)
+                found |= {(name, word) for word in set(option.opts) & OUTPUT_OPTIONS}
+    lines = [command.words.split() for command in OUTPUT_COMMANDS.values()]
+    assert {(line[0], word) for line in lines for word in line if word in OUTPUT_OPTIONS} == found
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OUTPUT_COMMANDS]
+)
+def test_each_writes_its_output_where_nothing_is_in_the_way(tmp_path: Path, name: str) -> None:
+    command, capture = OUTPUT_COMMANDS[name], small_capture(tmp_path)
+    out = tmp_path / command.name
+    out.parent.mkdir(exist_ok=True)
+    if command.staged:
+        (tmp_path / "twin").mkdir(exist_ok=True)
+        assert main(["stage", str(capture), "--target", str(tmp_path / "twin")]) == 0
+    assert main([str(word) for word in command.line(capture, out)]) == 0
+    assert out.exists()
+    assert out.is_file() == command.is_file
