@@ -254,11 +254,11 @@ class Measuring:
                 f"DIR/{load.name} --target {shlex.quote(str(place))} --pace steps -o OUT.capture`"
             )
         found = first_does(self.comm, lambda: self._measured(output, result, ranks, storage=storage))
-        warm = storage and (result.cache.resident_before_pct or 0.0) > WARM_PCT
-        self.in_memory |= result.cache.keeps_pages or warm
-        if warm and not result.cache.keeps_pages:
+        warm = storage and (result.resident_before_pct or 0.0) > WARM_PCT
+        self.in_memory |= result.tally.keeps_pages or warm
+        if warm and not result.tally.keeps_pages:
             self.warnings.append(
-                f"{result.cache.resident_before_pct:.0f} % of the data stayed in the page cache before a run of "
+                f"{result.resident_before_pct:.0f} % of the data stayed in the page cache before a run of "
                 f"{counted}: another process may have the files mapped"
             )
         self.warnings += result.conditions

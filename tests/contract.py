@@ -201,7 +201,7 @@ class BackendContract:
         refused = [(OPEN, 2, 0, 0, 0), (STAT, 2, 0, 0, 0), (SEEK, 2, 0, 0, 0), (RENAME, 2, 1, 0, 0)]
         assert results(files, *refused) == [-errno.ENOENT] * 3 + [-errno.EROFS]
         files.close_all()
-        assert [failure.call for failure in files.failures()] == ["open"]
+        assert [call for _, _, call, _ in files.failures()] == ["open"]
 
     def test_lanes_share_a_file(self, data: Files) -> None:
         """Each has it open from its first read to its last: a close between them is of another handle."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.run.recorded import Tally
-from dxt_replay.replay.run.result import CacheState, IoResult, NamedFailure, Overhead, RunResult
+from dxt_replay.replay.run.result import RunResult, Tally
+from dxt_replay.replay.target.page_cache import Residency
 from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.schema import OPS
 from dxt_replay.traces.units import seconds_to_ns
@@ -25,8 +26,10 @@ RUN: Mapping[str, Any] = json.loads((Path(__file__).parent / "golden/results/run
 def run_result(document: Mapping[str, Any]) -> RunResult:
     """The result behind a JSON object. Values that follow from others (`expected_s`, `warnings`) are not read."""
     elapsed_ns, overhead = seconds_to_ns(document["elapsed_s"]), document["overhead"]
-    training = document["training"]
+    training, cache = document["training"], document["cache"]
     by_op = {OPS.index(name): _distribution(found) for name, found in document["latency_by_operation_us"].items()}
+    still_ns, taken_pct = seconds_to_ns(document.get("stood_still_s", 0.0)), document["processors_pct"]
+    resident_pct = cache["resident_before_pct"]
     return RunResult(
         capture=Path(document["capture"]),
         pacing=Pacing(pace=Pace(document["pace"]), speed=document["speed"]),
@@ -45,29 +48,29 @@ def run_result(document: Mapping[str, Any]) -> RunResult:
             latency_ns=_distribution(document["latency_us"]),
             response_ns=_distribution(document["response_us"]),
             latency_by_op=by_op,
-        ),
-        recorded_ns=seconds_to_ns(document["recorded_s"]),
-        jitter_us=document["jitter_us"],
-        jitter_before_us=document["jitter_before_us"],
-        processors_pct=document["processors_pct"],
-        cache=CacheState(**{key: value for key, value in document["cache"].items() if key != "from_page_cache"}),
-        processes=document["processes"],
-        lanes=document["lanes"],
-        left_out=document["left_out"],
-        stopped=document["stopped"],
-        training=None if training is None else TrainingTime(**training),
-        failures=tuple(NamedFailure(**failure) for failure in document["failures"]),
-        io=IoResult(
-            api=document["api"],
-            backends=tuple(document["backends"]),
-            direct=document["direct"],
+            lanes=document["lanes"],
+            left_out=document["left_out"],
             not_direct=document["not_direct"],
             python_lanes=document["python_lanes"],
+            backends=frozenset(document["backends"]),
+            cost_ns=((overhead["fraction_pct"] or 0.0) / 100 * elapsed_ns, overhead["per_operation_ns"]),
+            busy_ns=taken_pct or 0,
+            elapsed_ns=0 if taken_pct is None else 100,
+            processors=frozenset({("node", 0)}),
+            residency=Residency() if resident_pct is None else Residency(resident_bytes=resident_pct, total_bytes=100),
+            jitter_ns=_distribution(document["jitter_us"]),
+            jitter_before_ns=_distribution(document["jitter_before_us"]),
+            stalls=Intervals.union_of(np.array([0]), np.array([still_ns])),
+            stopped=document["stopped"],
         ),
-        overhead=Overhead(
-            per_operation_ns=overhead["per_operation_ns"],
-            busiest_lane_ns=(overhead["fraction_pct"] or 0.0) / 100 * elapsed_ns,
-        ),
+        recorded_ns=seconds_to_ns(document["recorded_s"]),
+        processes=document["processes"],
+        ranks=document["processes"],
+        api=document["api"],
+        direct=document["direct"],
+        cold=cache["policy"] == "cold",
+        training=None if training is None else TrainingTime(**training),
+        failures=document["failures"],
     )
 
 

@@ -28,7 +28,7 @@ from dxt_replay.replay.plan.operations import (
     BATCH_COLUMNS,
     OperationBatch,
     Planned,
-    SlotNumbers,
+    Slots,
     Split,
     planned_operations,
     planned_together,
@@ -46,9 +46,9 @@ from dxt_replay.traces.units import format_duration
 MAX_CHECKED_OPERATIONS = 5_000_000
 """Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""
 
-HELD_OPERATIONS = 1 << 20
-"""Operations up to which those of a rank, or of small ranks together, are read once and held, 150 MB, while models are
-derived; a larger rank is read for each pass."""
+HELD_OPERATIONS, HELD_ITEMS = 1 << 22, 1 << 20
+"""Operations up to which those of a rank are read once and held, 150 MB, while its model is derived; a larger rank is
+read for each pass. And those of small ranks together, with their items."""
 
 OUTSIDE_SHARE = 0.1
 """Share of the loop's bytes that steps outside of the profile consume, from which on there is a warning."""
@@ -410,8 +410,8 @@ def items_of_ranks(
     """
     spans, slots, known = spans_by_rank(capture.spans, ranks), _no_slots(capture), capture.info.dependencies == "known"
     found = []
-    for group in few_together(ranks, capture.stored_rows, HELD_OPERATIONS):
-        small = group if capture.stored_rows(group[0]) <= HELD_OPERATIONS else ()
+    for group in few_together(ranks, capture.stored_rows, HELD_ITEMS):
+        small = group if capture.stored_rows(group[0]) <= HELD_ITEMS else ()
         held = planned_together(capture, small, layers, slots, with_known=known)
         for rank in group:
             planned: Callable[[], Iterable[Planned]]
@@ -448,9 +448,9 @@ def _operations(planned: Callable[[], Iterable[Planned]]) -> Iterator[OperationB
     return (batch for _, batch in planned() if len(batch.lane))
 
 
-def _no_slots(capture: Capture) -> SlotNumbers:
+def _no_slots(capture: Capture) -> Slots:
     """For operations without file placements."""
-    return SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
+    return {0: np.full(capture.files.num_rows, -1, dtype=np.int32)}
 
 
 def _lanes_of(causal: Split, ready: np.ndarray, planned: Iterable[Planned]) -> Lanes:

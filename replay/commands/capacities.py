@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import CaptureOrPath, named, opened
 from dxt_replay.replay.commands.face import Argument, Option, PathLike, command, output
 from dxt_replay.replay.commands.making import generate, workloads
 from dxt_replay.replay.commands.predicting import simulate, transform
 from dxt_replay.replay.commands.replaying import check_profiled, run, stage, unstage
-from dxt_replay.replay.commands.session import experiment_progress, reported
 from dxt_replay.traces.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def capacity(
     first_does(comm, lambda: _check_empty(keep))
     with (
         output_folder(keep, comm, "capacity") as folder,
-        reported(on_progress, experiment_progress(most.bit_length() + 4, shown=comm.rank == 0)) as progress,
+        session.progress(session.of_experiment(most.bit_length() + 4), on_progress, shown=comm.rank == 0) as progress,
     ):
         first, loads = first_does(comm, lambda: _loads(capture, tuple(overrides), folder))
         free_pct, doubt = first_does(comm, lambda: _free_pct(first, name, limit_pct))

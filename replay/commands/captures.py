@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.face import PART_HELP, Argument, Option, PathLike, PathMaps
-from dxt_replay.replay.commands.session import status
 from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _merge(log: Path, capture: Path) -> None:
     except OSError as error:
         place = capture.parent.parent
         raise TargetError(f"cannot make a directory in {place} to merge the log into: {error.strerror}") from error
-    with status(f"merging {log.name}"):
+    with session.status(f"merging {log.name}"):
         merge(find_logs(log), [], capture)
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import click
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.face import Argument, Option, PathLike, command, output
-from dxt_replay.replay.commands.session import current, print_json
 from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
 
 RANKS = 2
@@ -55,7 +55,7 @@ def _demo(
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not a bundled capture: choose {' or '.join(NAMES)}")
-    kept, as_json, done = _new_directory(output), current().as_json, {}
+    kept, as_json, done = _new_directory(output), session.current().as_json, {}
     try:
         folder = Path(tempfile.mkdtemp(prefix="dxt-replay-demo-", dir=target))
     except OSError as error:
@@ -68,7 +68,7 @@ def _demo(
     if as_json:
         pages = {name: str(kept / f"{name}.html") for name in done}
         compared = {name: comparison.as_json() for name, comparison in done.items()}
-        print_json({"comparisons": compared, "output": str(kept), "reports": pages})
+        session.print_json({"comparisons": compared, "output": str(kept), "reports": pages})
     else:
         click.echo(f"\nCaptures and pages are in {kept}; the twin data set was removed.\n{NEXT_STEPS}")
     return int(not all(comparison.passed for comparison in done.values()))
@@ -80,7 +80,7 @@ def _shown(name: str, kept: Path, twin: Path) -> Any:
     from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
     def say(text: str) -> None:
-        click.echo(text, err=current().as_json)
+        click.echo(text, err=session.current().as_json)
 
     files, source, replay = dxt_replay.sample(name), kept / f"{name}.capture", kept / f"{name}-replay.capture"
     page = kept / f"{name}.html"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import (
     CaptureOrPath,
     DifferentRuns,
@@ -22,7 +23,6 @@ from dxt_replay.replay.commands.captures import (
 )  # fmt: skip
 from dxt_replay.replay.commands.face import Argument, Force, Option, PathLike, command, output, public
 from dxt_replay.replay.commands.replaying import ApiOption, ColdOption, pacing_of, run_options
-from dxt_replay.replay.commands.session import answer, byte_progress, experiment_progress, reported, status
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import PACE_CHOICES, Pace
 
@@ -67,7 +67,7 @@ def compare(
     from dxt_replay.traces.store.relation import check_pair
     from dxt_replay.traces.workers import workers_of
 
-    with status("comparing"), ExitStack() as stack:
+    with session.status("comparing"), ExitStack() as stack:
         recorded, replayed = (stack.enter_context(opened(side)) for side in (source, replay))
         relation = check_pair(recorded, replayed, different_runs=different_runs)
         noise = floor_of(stack, floor, recorded, replayed) if floor else None
@@ -119,16 +119,16 @@ def _compare(
     from dxt_replay.replay.compare.verdict import Thresholds
 
     if source is None and floor:
-        with status("comparing"):
+        with session.status("comparing"):
             noise = noise_floor(*floor)
-        answer(noise, "show.compare.floor_sections")
+        session.answer(noise, "show.compare.floor_sections")
         return 0
     if source is None or replay is None:
         text = "give the recorded capture and its replay, or --floor A B: two runs of one application"
         raise click.UsageError(text, click.get_current_context())
     limits = Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     made = compare(source, replay, limits, different_runs=different_runs, floor=floor, executor=executor)
-    answer(made, "show.compare.comparison_sections")
+    session.answer(made, "show.compare.comparison_sections")
     return int(not made.passed)
 
 
@@ -160,7 +160,7 @@ def verify(
 
     if not paths:
         raise UsageError("nothing to verify: give a capture, or a directory that `dxt-replay stage` filled")
-    with status("verifying"):
+    with session.status("verifying"):
         found = [target_named(path) for path in paths]
         return verify_places(found, sources=[Path(source) for source in sources], sizes_only=sizes_only)
 
@@ -241,7 +241,7 @@ def regress(
             keep=keep,
         )
         module.check_outputs(experiment)
-        with reported(on_staging, byte_progress("staging")) as staging:
+        with session.progress(session.of_bytes("staging"), on_staging) as staging:
             for plan in module.plan_staging(source, experiment):
                 stage_plan(plan, progress=staging)
         return experiment
@@ -252,7 +252,7 @@ def regress(
     with (
         unwind_on_signals(),
         opened(capture, processes, keep, part=part) as source,
-        reported(on_progress, experiment_progress(runs, shown=processes.rank == 0)) as progress,
+        session.progress(session.of_experiment(runs), on_progress, shown=processes.rank == 0) as progress,
     ):
         experiment = first_does(processes, prepared)
         result = module.run_experiment(source, experiment, processes, progress)
@@ -342,7 +342,7 @@ def _regress(
     result = regress(capture, baseline, candidate, comm=comm, **given)
 
     def print_it() -> int:
-        answer(result, "show.regress.regression_sections")
+        session.answer(result, "show.regress.regression_sections")
         return int(result.fails(inconclusive_fails=given["fail_inconclusive"]))
 
     return print_it

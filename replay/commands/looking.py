@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import (
     CaptureOrPath,
     DifferentRuns,
@@ -34,16 +35,6 @@ from dxt_replay.replay.commands.face import (
     command,
     output,
     public,
-)  # fmt: skip
-from dxt_replay.replay.commands.session import (
-    StreamedRows,
-    answer,
-    count_progress,
-    current,
-    given_options,
-    print_answer,
-    print_json,
-    status,
 )  # fmt: skip
 from dxt_replay.traces.errors import DxtReplayError, MissingDependencyError, UsageError
 
@@ -362,14 +353,14 @@ def _summary(
     if sort is not None:
         raise UsageError(f"--sort orders several jobs, and {paths[0]} is one: leave it out")
     with opened(paths[0], part=part) as source:
-        with status("summarising"):
+        with session.status("summarising"):
             found = tables(source, names, by=by, bins=TERMINAL_BINS, executor=executor, **choices)
             _check_opened(found, names)
-            sections = None if place is not None or current().as_json else summary_or_tables(found)
+            sections = None if place is not None or session.current().as_json else summary_or_tables(found)
         if sections is not None:
-            print_answer(sections)
+            session.print_answer(sections)
         elif place is None:
-            print_json(found.as_json(lambda table: StreamedRows(members=partial(json_members, table))))
+            session.print_json(found.as_json(lambda table: partial(json_members, table)))
         else:
             _write_table(found.tables[names[0]] if names else summary_table(found.summary), place, force=force)
     return 0
@@ -386,7 +377,7 @@ def _check_output(place: Path, *, one: bool, force: bool) -> None:
         raise UsageError(
             f"--output {place}: give a name that ends in .csv or .parquet, or - for CSV on standard output"
         )
-    if not one or current().as_json:
+    if not one or session.current().as_json:
         raise UsageError(f"--output {place} writes one table: give one --show, or --by, and no --json")
     if place != _STANDARD_OUTPUT:
         check_output(place, force=force)
@@ -423,14 +414,14 @@ def _are_many(paths: Sequence[Path]) -> bool:
 
 def _print_jobs(paths: list[Path], executor: Workers, *, sort: str, place: Path | None, force: bool) -> int:
     """Print or write a line for each job. Returns the exit status: 1 if a job could not be read."""
-    if given := given_options(_OF_ONE_JOB):
+    if given := session.given_options(_OF_ONE_JOB):
         raise UsageError(f"{given[0]} is for one job: leave it out, or name one capture")
     from dxt_replay.replay.jobs import summarise_each
 
-    with count_progress("summarised", "jobs") as on_job:
+    with session.progress(session.of_things("summarised", "jobs")) as on_job:
         made = summarise_each(paths, sort=sort, executor=executor, on_job=on_job)
     if place is None:
-        answer(made, "show.make.job_sections")
+        session.answer(made, "show.make.job_sections")
     else:
         _write_table(made.table(), place, force=force)
     return int(made.failed > 0)
@@ -507,7 +498,7 @@ def report(
     if replay is None and floor:
         raise UsageError("--floor needs a replay beside the capture: name both, or leave the option out")
     check_output(Path(output), force=force)
-    with status("drawing"), ExitStack() as stack:
+    with session.status("drawing"), ExitStack() as stack:
         source = stack.enter_context(opened(capture))
         if replay is None:
             text = report_page(_overview(part_of(source, chosen), 1, workers))
@@ -536,8 +527,8 @@ def _report(*, executor: Workers, **given: Any) -> int:
     from dxt_replay.traces.units import format_bytes
 
     made = report(executor=executor, **given)
-    if current().as_json:
-        print_json(made.as_json())
+    if session.current().as_json:
+        session.print_json(made.as_json())
     else:
         click.echo(f"{printable(str(made.path))}: {format_bytes(made.bytes)}, open it in a browser")
     return 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from dxt_replay.replay.commands.session import Session, common_options
+from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION, Session, common_options
 from dxt_replay.traces.errors import DxtReplayError, exhausted
 from dxt_replay.traces.version import VERSION
 
@@ -101,13 +101,14 @@ OLD_OPTIONS = (
 )
 """Commands, their options of earlier releases, and what answers now. For one release."""
 
-EXIT_INTERRUPTED = 130
-EXIT_OUTPUT_CLOSED = 141
-"""Exit status that a shell reports for a program that SIGINT (SIGPIPE) ended."""
+OLD_VARIABLES = {
+    "--from": "BEGIN", "--csv": "CSV_FILE", "--parquet": "PARQUET_FILE", "--baseline-map": "BASELINE_MAPS",
+    "--candidate-map": "CANDIDATE_MAPS", "--timeout": "TIMEOUT_S",
+}  # fmt: skip
+"""Names of such options in the environment, behind DXT_REPLAY_COMMAND_, where they are not the option's own."""
 
-_STDERR = 2
-"""The number of standard error."""
-
+EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED = 130, 141  # what a shell reports for a program that SIGINT (SIGPIPE) ended
+_STDERR = 2  # the number of standard error
 _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Error numbers of writing to a full disk, beyond a limit, or to a closed descriptor."""
 
@@ -151,9 +152,10 @@ class _Commands(click.Group):
             more = f"did you mean {near[0]}?" if near else f"choose {', '.join(COMMANDS)}"
             raise click.UsageError(f"{args[0]!r} is not a command: {more}", ctx)
         for option, now in old_options(args[0]).items():
-            variable = f"DXT_REPLAY_{args[0]}_{option[2:]}".upper().replace("-", "_")
-            if variable in os.environ:
-                raise click.UsageError(f"{variable} is set, and {option} is now {now}", ctx)
+            for name in (option[2:], OLD_VARIABLES.get(option, option[2:])):
+                variable = f"DXT_REPLAY_{args[0]}_{name}".upper().replace("-", "_")
+                if variable in os.environ:
+                    raise click.UsageError(f"{variable} is set, and {option} is now {now}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -213,9 +215,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status if isinstance(status, int) else 0
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except _OutputClosed:
+        _discard_output()
+        return EXIT_OUTPUT_CLOSED
     except click.ClickException as error:
         _complain(session, "UsageError", _message(error), _usage(error))
-        return DxtReplayError.exit_status
     except DxtReplayError as error:
         if session.verbose:
             traceback.print_exc()
@@ -224,29 +230,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         message = "out of memory: this machine has too little for the capture, or a limit (ulimit -v) is set too low"
         _complain(session, "MemoryError", message)
-        return DxtReplayError.exit_status
-    except click.Abort:
-        return EXIT_INTERRUPTED
-    except _OutputClosed:
-        _discard_output()
-        return EXIT_OUTPUT_CLOSED
-    except RuntimeError as error:
-        if (remedy := exhausted(error)) is None:
-            raise
-        _complain(session, "RuntimeError", f"{error}: {remedy}")
-        return DxtReplayError.exit_status
-    except OSError as error:
-        own = error.filename is None and error.errno in _OUTPUT_REFUSED
-        if not own and (remedy := exhausted(error)) is not None:
-            _complain(session, "OSError", f"{error.strerror} ({error.filename or 'no file'}): {remedy}")
-            return DxtReplayError.exit_status
+    except (OSError, RuntimeError) as error:
         # The stream was open: an error of opening names the file. Only standard output fails like this, because the
         # other outputs raise TargetError.
-        if not own:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_REFUSED:
+            _discard_output()
+            click.echo(f"{PROGRAM}: error: cannot write to standard output: {error.strerror}", err=True)
+        elif (remedy := exhausted(error)) is None:
             raise
-        _discard_output()
-        click.echo(f"{PROGRAM}: error: cannot write to standard output: {error.strerror}", err=True)
-        return DxtReplayError.exit_status
+        elif isinstance(error, OSError):
+            _complain(session, "OSError", f"{error.strerror} ({error.filename or 'no file'}): {remedy}")
+        else:
+            _complain(session, "RuntimeError", f"{error}: {remedy}")
+    return DxtReplayError.exit_status
 
 
 def _message(error: click.ClickException) -> str:
@@ -282,8 +278,6 @@ def _complain(session: Session, kind: str, message: str, hint: str | None = None
     if hint is not None:
         click.echo(f"{PROGRAM}: {printable(hint)}", err=True)
     if session.as_json:
-        from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
-
         error = {"type": kind, "message": message, **({} if hint is None else {"hint": hint})}
         click.echo(json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, "error": error}, indent=2))
 

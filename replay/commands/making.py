@@ -15,20 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import path_maps, several
 from dxt_replay.replay.commands.face import Argument, Force, Option, PathLike, PathMaps, command, output, public
-from dxt_replay.replay.commands.session import (
-    answer,
-    count_progress,
-    current,
-    given_options,
-    print_answer,
-    print_json,
-    print_next,
-    reported,
-    status,
-    warn,
-)  # fmt: skip
 from dxt_replay.traces.errors import DxtReplayError, ProfileError, RecordingError, UsageError
 from dxt_replay.traces.plain import Result
 
@@ -196,12 +185,12 @@ def record(
 )
 def _record(**given: Any) -> int:
     try:
-        recorded = record(stdout=2 if current().as_json else None, **given)
+        recorded = record(stdout=2 if session.current().as_json else None, **given)
     except KeyboardInterrupt:  # outside the job: while its logs were merged, or before it started
         click.echo("dxt-replay: interrupted: what was recorded stays, and `dxt-replay merge` merges it", err=True)
         raise
-    if current().as_json:
-        print_json(recorded.as_json())
+    if session.current().as_json:
+        session.print_json(recorded.as_json())
     _report(recorded)
     failed = DxtReplayError.exit_status if recorded.problem is not None else 0
     return recorded.job.ended.status or failed
@@ -217,15 +206,15 @@ def _report(recorded: Recorded) -> None:
         click.echo("dxt-replay: the job was interrupted: the capture holds what it did until it ended", err=True)
     if recorded.problem is not None:
         click.echo(f"dxt-replay: error: {recorded.problem}", err=True)
-    if current().as_json:
+    if session.current().as_json:
         return
     for text in recorded.warnings:
-        warn(text)
-    if not current().quiet:
+        session.warn(text)
+    if not session.current().quiet:
         with contextlib.redirect_stdout(sys.stderr):
             costs = [] if recorded.capture is None else [prose("What storage costs", _first_lines(recorded.capture))]
             print_sections([*record_sections(recorded), *costs])
-            print_next(*recorded.next_words)
+            session.print_next(*recorded.next_words)
 
 
 def _first_lines(capture: Path) -> list[str]:
@@ -418,7 +407,7 @@ def merge(
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
         force=force,
     )
-    with status("merging"):
+    with session.status("merging"):
         return _merge_found(several(logs), several(profiles), Path(output), options)
 
 
@@ -454,18 +443,18 @@ def _merge(
     **given: Any,
 ) -> int:
     if not each:
-        if words := given_options(("workers", "dask")):
-            warn(f"one process merges a job: {words[0]} shares the jobs of --each alone")
-        answer(merge(**given), "show.make.merge_sections", "summary", given["output"])
+        if words := session.given_options(("workers", "dask")):
+            session.warn(f"one process merges a job: {words[0]} shares the jobs of --each alone")
+        session.answer(merge(**given), "show.make.merge_sections", "summary", given["output"])
         return 0
-    if words := given_options(("profiles", "align", "inspect", "maps")):
+    if words := session.given_options(("profiles", "align", "inspect", "maps")):
         raise UsageError(f"{words[0]} speaks of one job: leave --each out, or merge that job by itself")
     from dxt_replay.replay.jobs import merge_each
 
     of_many = {key: given[key] for key in ("logs", "output", "exclude", "reconstruct", "force")}
-    with count_progress("merged", "jobs") as on_job:
+    with session.progress(session.of_things("merged", "jobs")) as on_job:
         made = merge_each(**of_many, executor=executor, on_job=on_job)
-    answer(made, "show.make.merged_job_sections", "summary", given["output"])
+    session.answer(made, "show.make.merged_job_sections", "summary", given["output"])
     return int(made.counts["failed"] > 0)
 
 
@@ -541,7 +530,7 @@ def generate(
     check_ranks(found.workload, ranks)
     with (
         Workers(workers or 1) if executor is None else nullcontext(workers_of(executor)) as shared,
-        reported(on_progress, count_progress("generating", "ranks")) as progress,
+        session.progress(session.of_things("generating", "ranks"), on_progress) as progress,
     ):
         generated = write_capture(
             found.workload,
@@ -570,17 +559,17 @@ def _generate(
     if listed:
         from dxt_replay.replay.show.make import listing_section
 
-        if current().as_json:
-            print_json({"workloads": [asdict(each) for each in workloads()]})
+        if session.current().as_json:
+            session.print_json({"workloads": [asdict(each) for each in workloads()]})
         else:
-            print_answer([listing_section(workloads())])
+            session.print_answer([listing_section(workloads())])
         return 0
     if workload is None or ranks is None or output is None:
         missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
         text = f"{missing} is missing; dxt-replay generate --list prints the shipped workloads"
         raise click.UsageError(text, click.get_current_context())
     made = generate(workload, ranks, output, executor=executor, **given)
-    answer(made, "show.make.generate_sections", "stage", output, "--target", "twin")
+    session.answer(made, "show.make.generate_sections", "stage", output, "--target", "twin")
     return 0
 
 

@@ -12,18 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import PartOption, Source, opened
 from dxt_replay.replay.commands.face import Force, Option, PathLike, command, output, public
 from dxt_replay.replay.commands.replaying import check_profiled, run, stage, unstage
-from dxt_replay.replay.commands.session import (
-    current,
-    phase_progress,
-    print_answer,
-    print_json,
-    reported,
-    share_progress,
-    status,
-)  # fmt: skip
 from dxt_replay.traces.errors import ContradictionError, ReplayError, TargetError, UsageError
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.plain import Result
@@ -109,11 +101,15 @@ def transform(
         ranks=ranks,
         weak=weak,
     )
-    with status("transforming"), opened(capture) as source:
+    with session.status("transforming"), opened(capture) as source:
         return transform_capture(source, changes, Path(output), force=force)
 
 
 # ------------------------------------------------------------------------------------------ calibrate
+def _measuring(passed: float, whole: float, now: str) -> str:
+    return f"measuring {now}, {whole - passed:.0f} s left"
+
+
 @public
 def calibrate(
     target: Annotated[
@@ -160,7 +156,7 @@ def calibrate(
     place, named = None if output is None else Path(output), target_named(target)
     if place is not None:
         check_output(place, force=force)
-    with unwind_on_signals(), reported(on_progress, share_progress("measuring")) as report:
+    with unwind_on_signals(), session.progress(_measuring, on_progress) as report:
         done: Calibration | Published
         if isinstance(named, str):
             done = calibrate_objects(named, 60.0 * minutes, on_progress=report)
@@ -184,12 +180,12 @@ def _calibrate(
     from dxt_replay.replay.show.predict import calibration_sections, published_sections
 
     done = calibrate(output=output, **given)
-    if current().as_json:
-        print_json({"output": str(output), **done.as_json()})
+    if session.current().as_json:
+        session.print_json({"output": str(output), **done.as_json()})
     elif isinstance(done, Published):
-        print_answer(published_sections(done, str(output)))
+        session.print_answer(published_sections(done, str(output)))
     else:
-        print_answer(calibration_sections(done, str(output)))
+        session.print_answer(calibration_sections(done, str(output)))
     return 0
 
 
@@ -335,8 +331,8 @@ def simulate(
     check_profiled(capture)
     said = "simulating" if check is None else "simulating, and replaying the first seconds"
     with (
-        status(said),
-        reported(on_progress, phase_progress({"deriving": "ranks", "simulating": "operations"})) as show,
+        session.status(said),
+        session.progress(session.of_phases({"deriving": "ranks", "simulating": "operations"}), on_progress) as show,
         opened(capture, part=part) as source,
     ):
         simulating = partial(show, "simulating")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import (
     CaptureOrPath,
     PartOption,
@@ -35,17 +36,6 @@ from dxt_replay.replay.commands.face import (
     command,
     output,
     public,
-)  # fmt: skip
-from dxt_replay.replay.commands.session import (
-    answer,
-    byte_progress,
-    current,
-    given_options,
-    print_json,
-    print_next,
-    reported,
-    run_progress,
-    status,
 )  # fmt: skip
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import API_CHOICES, COMPUTE_CHOICES, PACE_CHOICES, Pace
@@ -90,7 +80,7 @@ def doctor(directory: Annotated[PathLike | None, Argument("[DIR|TARGET]", text=T
     from dxt_replay.replay.doctor import examine
     from dxt_replay.replay.target.targets import target_named
 
-    with status("examining"):
+    with session.status("examining"):
         return examine(None if directory is None else target_named(directory))
 
 
@@ -122,7 +112,7 @@ class Staged:
         check_there(self.plan.target)
         with (
             TimeLimit(check_timeout(timeout_s), doing="staging") as limit,
-            reported(on_progress, byte_progress("staging")) as progress,
+            session.progress(session.of_bytes("staging"), on_progress) as progress,
         ):
             carry_out(self.plan, workers=workers, progress=progress, limit=limit)
         return Staged(plan=self.plan, written=True)
@@ -182,11 +172,11 @@ def _stage(
     from dxt_replay.replay.target.targets import check_there, target_named
     from dxt_replay.traces.units import format_counted
 
-    target, as_json, dry_run = given["target"], current().as_json, given.pop("dry_run")
+    target, as_json, dry_run = given["target"], session.current().as_json, given.pop("dry_run")
     if remove:
         removed = unstage(target)
         if as_json:
-            print_json({"target": str(target), "removed": removed})
+            session.print_json({"target": str(target), "removed": removed})
         else:
             click.echo(f"Removed {format_counted(removed, 'file')} from {target}")
         return 0
@@ -202,10 +192,10 @@ def _stage(
         planned = planned.carry_out(**limits)
         if not as_json:
             click.echo(planned.plan.done_line(time.monotonic() - began))
-            again = given_options({"maps", "part"})
-            print_next("run", given["capture"], "--target", target, *again, "-o", "replay.capture")
+            again = session.given_options({"maps", "part"})
+            session.print_next("run", given["capture"], "--target", target, *again, "-o", "replay.capture")
     if as_json:
-        print_json(planned.as_json())
+        session.print_json(planned.as_json())
     return 0
 
 
@@ -247,7 +237,7 @@ def run(
     how = {"pace": pace, "speed": speed, "compute": compute, "api": api, "timeout_s": timeout_s, "cold": cold}
     with _ready(capture, target, Path(output), comm, how | {"maps": maps}, part=part, force=force) as ready:
         source, options, processes = ready
-        with reported(on_progress, run_progress(shown=processes.rank == 0)) as progress:
+        with session.progress(session.of_run, on_progress, shown=processes.rank == 0) as progress:
             result = run_replay(source, Path(output), options, processes, progress)
     everywhere: RunResult = processes.broadcast(result)
     return everywhere
@@ -278,7 +268,7 @@ def run_repeatedly(
     ready = _ready(capture, target, Path(output), comm, how, part=part, force=force, times=times)
     with (
         ready as (source, options, processes),
-        reported(on_progress, run_progress(shown=processes.rank == 0)) as progress,
+        session.progress(session.of_run, on_progress, shown=processes.rank == 0) as progress,
     ):
         result = repeat_run(source, Path(output), options, processes, times, progress)
     everywhere: Repeats = processes.broadcast(result)
@@ -297,7 +287,7 @@ def _run(
     def print_it() -> int:
         first = result if repeat == 1 else result.runs[0]
         following = ("compare", given["capture"], first.capture) if result.succeeded else ()
-        answer(result, f"show.run.{'run' if repeat == 1 else 'repeat'}_sections", *following)
+        session.answer(result, f"show.run.{'run' if repeat == 1 else 'repeat'}_sections", *following)
         return int(not result.succeeded)
 
     return print_it

@@ -9,11 +9,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,19 +25,11 @@ if TYPE_CHECKING:
     from dxt_replay.replay.show.section import Section
     from dxt_replay.traces.workers import Workers
 
-T = TypeVar("T")
-
 OUTPUT_SCHEMA_VERSION = 1
 """Version of the objects that `--json` prints. History: 1 (0.1.0): first."""
 
-_PLACE = "\x00rows"
-"""Stands for streamed rows until they are printed: no text of a result begins with it."""
-
-LAST_WORDS_S = 0.2
-"""How long a process that ends all others waits for its message to reach the launcher."""
-
-_QUIET_S, _PERIOD_S = 1.0, 0.2
-"""When progress is first shown, and how often."""
+LAST_WORDS_S = 0.2  # for the message of a process that ends all others to reach the launcher
+_QUIET_S, _PERIOD_S = 1.0, 0.2  # when progress is first shown, and how often
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,8 +49,7 @@ class Session:
 def current() -> Session:
     """The session of the running command; without a running command, one with the default settings."""
     context = click.get_current_context(silent=True)
-    found = None if context is None else context.find_object(Session)
-    return found or Session()
+    return (None if context is None else context.find_object(Session)) or Session()
 
 
 def warn(message: str) -> None:
@@ -73,69 +64,43 @@ def note(fact: str) -> None:
         click.echo(f"dxt-replay: {fact}", err=True)
 
 
-# -------------------------------------------------------------------- callbacks of the common options
-def set_json(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """It alone decides: the command line of a job that `record` runs may contain --json too."""
-    context.ensure_object(Session).as_json = value
-
-
-def set_details(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Callback of --details."""
-    context.ensure_object(Session).details = value
-
-
-def set_verbose(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Print the versions that a bug report should hold, once."""
-    session = context.ensure_object(Session)
-    first, session.verbose = value and not session.verbose, session.verbose or value
-    _check(context)
-    if not first:
+# ---------------------------------------------------------------------------------- the common options
+def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
+    session, name = context.ensure_object(Session), option.name or ""
+    if name in ("as_json", "details"):  # the option alone decides: the job that `record` runs may have a --json too
+        setattr(session, name, value)
         return
-    from importlib.metadata import PackageNotFoundError, version
-
-    from dxt_replay.traces.version import VERSION
-
-    note(f"version {VERSION}, Python {sys.version.split()[0]}")
-    for package in ("numpy", "pyarrow", "pandas", "h5py", "mpi4py", "plotly", "click"):
-        try:
-            note(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            note(f"{package} is not installed")
-
-
-def set_quiet(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Callback of --quiet."""
-    context.ensure_object(Session).quiet |= value
-    _check(context)
-
-
-def _check(context: click.Context) -> None:
-    session = context.ensure_object(Session)
+    first = value and name == "verbose" and not session.verbose
+    setattr(session, name, getattr(session, name) or value)
     if session.quiet and session.verbose:
         raise click.UsageError("--quiet and --verbose exclude each other: give one of them", context)
+    if first:  # the versions that a bug report should hold
+        from importlib.metadata import PackageNotFoundError, version
+
+        from dxt_replay.traces.version import VERSION
+
+        note(f"version {VERSION}, Python {sys.version.split()[0]}")
+        for package in ("numpy", "pyarrow", "pandas", "h5py", "mpi4py", "plotly", "click"):
+            try:
+                note(f"{package} {version(package)}")
+            except PackageNotFoundError:
+                note(f"{package} is not installed")
 
 
-_COMMON = (
-    ("--json", "as_json", set_json, "Print the result as JSON."),
-    ("--details", "details", set_details, "Print all tables and figures."),
-    ("-v/--verbose", "verbose", set_verbose, "Print versions, the time of each phase, and an error's traceback."),
-    ("-q/--quiet", "quiet", set_quiet, "Print the answer alone: no progress, no warnings."),
-)
+_COMMON = {
+    "as_json": (["--json"], "Print the result as JSON."),
+    "details": (["--details"], "Print all tables and figures."),
+    "verbose": (["-v", "--verbose"], "Print versions, the time of each phase, and an error's traceback."),
+    "quiet": (["-q", "--quiet"], "Print the answer alone: no progress, no warnings."),
+}
 
 
 def common_options(*, hidden: bool) -> list[click.Parameter]:
     """The options of every command. `hidden`: only the help of the program lists them."""
+    eager = {"is_flag": True, "expose_value": False, "callback": _set, "hidden": hidden}
     return [
-        click.Option(
-            [*flags.split("/"), name],
-            is_flag=True,
-            is_eager=name == "as_json",
-            expose_value=False,
-            callback=callback,
-            hidden=hidden,
-            help=text,
-        )
-        for flags, name, callback, text in _COMMON
+        click.Option([*flags, name], is_eager=name == "as_json", help=text, **eager)
+        for name, (flags, text) in _COMMON.items()
         if hidden or name in ("verbose", "quiet")
     ]
 
@@ -150,8 +115,7 @@ def answer(result: Any, show: str, *following: str | os.PathLike[str]) -> None:
         print_json(result if isinstance(result, Mapping) else result.as_json())
         return
     module, _, name = show.rpartition(".")
-    sections: Callable[[Any], Sequence[Section]] = getattr(import_module(f"dxt_replay.replay.{module}"), name)
-    print_answer(sections(result))
+    print_answer(getattr(import_module(f"dxt_replay.replay.{module}"), name)(result))
     if following:
         print_next(*following)
 
@@ -186,81 +150,24 @@ def given_options(names: Collection[str]) -> list[str]:
     return words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamedRows:
-    """A list of an object for `print_json` that is too large to be in memory. `members`: the text of its members with
-    each line behind the indentation given, in pieces."""
-
-    members: Callable[[str], Iterable[str]]
-
-
 def print_json(result: Mapping[str, Any]) -> None:
-    """Print one object, `schema_version` first, keys as given, on one indented page of ASCII. A list that is
-    `StreamedRows` is in memory a piece at a time.
+    """Print one object, `schema_version` first, keys as given, on one indented page of ASCII.
 
     Raises: ValueError for nan and infinity, which JSON does not have: the object must hold None instead.
     """
-    streamed: list[StreamedRows] = []
-
-    def place(value: Any) -> str:
-        if not isinstance(value, StreamedRows):
-            raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-        streamed.append(value)
-        return _PLACE
-
-    text = json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, **result}, indent=2, allow_nan=False, default=place)
-    before, *others = text.split(json.dumps(_PLACE)) if streamed else [text]
-    for rows, after in zip(streamed, others, strict=True):
-        click.echo(before, nl=False)
-        line = before[before.rfind("\n") + 1 :]
-        indent = " " * (len(line) - len(line.lstrip(" ")))
-        empty = True
-        for piece in rows.members(f"{indent}  "):
-            click.echo(f"[\n{piece}" if empty else piece, nl=False)
-            empty = False
-        click.echo("[]" if empty else f"\n{indent}]", nl=False)
-        before = after
-    click.echo(before)
+    click.echo(json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, **result}, indent=2, allow_nan=False))
 
 
 # ------------------------------------------------------------------------------------------- progress
-class _Line:
-    """One line on a terminal's stderr that is rewritten, at most five times a second, after a quiet second."""
-
-    def __init__(self, *, shown: bool) -> None:
-        self._shown = shown and _is_watched()
-        self._next = time.monotonic() + _QUIET_S
-        self._width = 0
-
-    def show(self, text: Callable[[], str]) -> None:
-        if not self._shown or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _PERIOD_S
-        line = text()
-        sys.stderr.write("\r" + line.ljust(self._width))
-        sys.stderr.flush()
-        self._width = len(line)
-
-    def clear(self) -> None:
-        if self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
-            self._width = 0
+Report = Callable[..., Any]
+Text = Callable[..., str]
+"""Makes one line of progress from the arguments of a callback; empty when the work is done."""
 
 
 def _is_watched() -> bool:
     """Whether a command runs, its stderr is a terminal, and the user did not ask for quiet."""
     running = click.get_current_context(silent=True) is not None
     return running and sys.stderr.isatty() and not current().quiet
-
-
-@contextmanager
-def _line(*, shown: bool = True) -> Iterator[_Line]:
-    line = _Line(shown=shown)
-    try:
-        yield line
-    finally:
-        line.clear()
 
 
 @contextmanager
@@ -279,100 +186,90 @@ def status(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def reported(given: T | None, shown: AbstractContextManager[T]) -> Iterator[T]:
-    """The callback of a caller in Python, else one that shows progress on the terminal of a command."""
-    if given is not None:
-        yield given
-        return
-    with shown as callback:
-        yield callback
+def progress(text: Text, given: Report | None = None, *, shown: bool = True) -> Iterator[Report]:
+    """The callback `given` of a caller in Python, else one that shows `text` on the terminal of a command: one line
+    that is rewritten at most five times a second, after a quiet second."""
+    shown, next_s, width = shown and given is None and _is_watched(), time.monotonic() + _QUIET_S, 0
+
+    def report(*now: Any) -> None:
+        nonlocal next_s, width
+        line = text(*now) if shown else ""  # each time: some texts count what they are told
+        if not line:
+            clear()
+        elif time.monotonic() >= next_s:
+            next_s = time.monotonic() + _PERIOD_S
+            sys.stderr.write("\r" + line.ljust(width))
+            sys.stderr.flush()
+            width = len(line)
+
+    def clear() -> None:
+        nonlocal width
+        if width:
+            sys.stderr.write("\r" + " " * width + "\r")
+            sys.stderr.flush()
+        width = 0
+
+    try:
+        yield given or report
+    finally:
+        clear()
 
 
-@contextmanager
-def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback (bytes done, bytes in all) that shows how far `what` has come, with rate and time left."""
+def of_bytes(what: str) -> Text:
+    """Of bytes done and in all."""
     from dxt_replay.traces.units import format_bytes
 
     began = time.monotonic()
-    with _line() as line:
 
-        def report(done: int, total: int) -> None:
-            def text() -> str:
-                rate = done / (time.monotonic() - began)
-                left = (total - done) / rate if rate else float("inf")
-                return (
-                    f"{what} {format_bytes(done)} of {format_bytes(total)}, {format_bytes(rate)}/s, {left:.0f} s left"
-                )
+    def text(done: int, total: int) -> str:
+        rate = done / (time.monotonic() - began)
+        left = (total - done) / rate if rate else float("inf")
+        return f"{what} {format_bytes(done)} of {format_bytes(total)}, {format_bytes(rate)}/s, {left:.0f} s left"
 
-            line.show(text)
-            if done == total:
-                line.clear()  # so that the next output begins a new line
-
-        yield report
+    return text
 
 
-@contextmanager
-def phase_progress(things: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]]:
-    """A callback (phase, done, in all) that shows how many `things` of the phase are done, with the time left."""
+def of_phases(things: Mapping[str, str]) -> Text:
+    """Of a phase, and how many of its `things` are done and in all."""
     from dxt_replay.traces.units import format_count
 
     phase, began = "", time.monotonic()
-    with _line() as line:
 
-        def report(now: str, done: int, total: int) -> None:
-            nonlocal phase, began
-            if now != phase:
-                phase, began = now, time.monotonic()
-            left = (total - done) * (time.monotonic() - began) / done if done else float("inf")
-            line.show(lambda: f"{now} {format_count(done)} of {format_count(total)} {things[now]}, {left:.0f} s left")
+    def text(now: str, done: int, total: int) -> str:
+        nonlocal phase, began
+        if now != phase:
+            phase, began = now, time.monotonic()
+        left = (total - done) * (time.monotonic() - began) / done if done else float("inf")
+        return f"{now} {format_count(done)} of {format_count(total)} {things[now]}, {left:.0f} s left"
 
-        yield report
-
-
-@contextmanager
-def count_progress(what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done, in all): as `phase_progress`, for work of one phase."""
-    with phase_progress({what: things}) as report:
-        yield lambda done, total: report(what, done, total)
+    return text
 
 
-@contextmanager
-def share_progress(what: str) -> Iterator[Callable[[float, float, str], None]]:
-    """A callback (seconds passed, seconds in all, current work) for work of a duration given beforehand."""
-    with _line() as line:
-        yield lambda passed, whole, now: line.show(lambda: f"{what} {now}, {whole - passed:.0f} s left")
+def of_things(what: str, things: str) -> Text:
+    """Of things done and in all."""
+    text = of_phases({what: things})
+    return lambda done, total: text(what, done, total)
 
 
-@contextmanager
-def run_progress(*, shown: bool) -> Iterator[Callable[[Progress], None]]:
-    """A callback that shows operations, rate, lag and time left of a running replay, when `shown`."""
-    with _line(shown=shown) as line:
-        yield lambda progress: line.show(lambda: run_text(progress))
-
-
-@contextmanager
-def experiment_progress(runs: int, *, shown: bool) -> Iterator[Callable[[str, Progress], None]]:
-    """A callback (name of a run, its progress) that shows the current one of `runs` runs, and the time left for all."""
+def of_experiment(runs: int) -> Text:
+    """Of the name of one of `runs` runs and its progress."""
     began = time.monotonic()
     names: list[str] = []
-    with _line(shown=shown) as line:
 
-        def report(name: str, progress: Progress) -> None:
-            if name not in names[-1:]:
-                names.append(name)
-            done, seconds = len(names) - 1, time.monotonic() - began
-            rest = max(seconds / done * runs - seconds, 0) if done else 0
-            left = f"; all runs: {rest:.0f} s left" if rest < 90 else f"; all runs: {rest / 60:.0f} min left"
-            line.show(lambda: f"{name}: {run_text(progress)}{left if done else ''}")
+    def text(name: str, progress: Progress) -> str:
+        if name not in names[-1:]:
+            names.append(name)
+        done, seconds = len(names) - 1, time.monotonic() - began
+        rest = max(seconds / done * runs - seconds, 0) if done else 0
+        left = f"; all runs: {rest:.0f} s left" if rest < 90 else f"; all runs: {rest / 60:.0f} min left"
+        return f"{name}: {of_run(progress)}{left if done else ''}"
 
-        yield report
+    return text
 
 
-def run_text(progress: Progress) -> str:
-    """One line of progress.
-
-    With due times, the time left is the rest of the recorded time plus the lag; else it follows from the rate so far.
-    """
+def of_run(progress: Progress) -> str:
+    """Operations, rate, lag and time left of a replay: with due times the rest of the recorded time plus the lag, else
+    by the rate so far."""
     from dxt_replay.traces.units import format_count, format_duration, ns_to_seconds
 
     seconds = max(ns_to_seconds(progress.elapsed_ns), 1e-9)
@@ -403,14 +300,11 @@ def workers(count: int | None, cluster: str | None) -> Iterator[Workers | None]:
         from dxt_replay.traces.workers import dask_workers
 
         started = dask_workers(cluster)
-    with started as chosen, _line() as line:
 
-        def report(done: int, total: int) -> None:
-            if done < total:
-                line.show(lambda: f"{format_count(done)} of {format_count(total)} pieces of the capture")
-            else:
-                line.clear()  # another pass, or the output of the command, may follow
+    def text(done: int, total: int) -> str:  # another pass, or the output of the command, may follow
+        return f"{format_count(done)} of {format_count(total)} pieces of the capture" if done < total else ""
 
+    with started as chosen, progress(text) as report:
         if chosen is not None:
             chosen.on_choice, chosen.on_progress = note, report
         yield chosen
@@ -421,16 +315,18 @@ def ending_together(comm: Communicator) -> Iterator[None]:
     """A known error reaches all processes of mpiexec, and the first one prints it; any other in one process ends all.
 
     MPI has ended before the result is printed: where its reader has gone, as in `| head`, the launcher dies at once and
-    MPI's memory in /dev/shm would stay.
+    MPI's memory in /dev/shm would stay. Ctrl-C raises KeyboardInterrupt again: `dxt_replay.__main__` lets it end the
+    process.
     """
+    from dxt_replay.replay.ranks.mpi import is_known_to_all
     from dxt_replay.replay.ranks.stopping import Terminated
 
+    ends_process = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if ends_process:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with _interruptible(comm):
-            yield
+        yield
     except DxtReplayError as error:
-        from dxt_replay.replay.ranks.mpi import is_known_to_all
-
         if comm.rank and is_known_to_all(error):
             raise SystemExit(error.exit_status) from error
         if comm.size > 1 and not is_known_to_all(error):
@@ -445,20 +341,10 @@ def ending_together(comm: Communicator) -> Iterator[None]:
             raise
         _end_all(comm, f"{traceback.format_exc()}dxt-replay: process {comm.rank} failed and ends the replay")
         raise SystemExit(DxtReplayError.exit_status) from error
-    comm.leave()
-
-
-@contextmanager
-def _interruptible(comm: Communicator) -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt again: `dxt_replay.__main__` lets it end the process."""
-    ends_process = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    if ends_process:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
     finally:
         if ends_process and comm.size > 1:  # at the end of MPI each process waits for all others
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+    comm.leave()
 
 
 def _end_all(comm: Communicator, last_words: str) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import CaptureOrPath, PartOption, Source, opened
 from dxt_replay.replay.commands.face import Force, Option, PathLike, command, output, public
 from dxt_replay.replay.commands.replaying import check_profiled
-from dxt_replay.replay.commands.session import answer, current, print_json, status
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.plain import Result
 
@@ -71,7 +71,7 @@ def export(
         raise UsageError("--to fio needs --target DIR: the directory that `dxt-replay stage` builds the twin in")
     if target is not None and kind != "fio":
         raise UsageError(f"--target is for --to fio, not for --to {kind}: leave it out")
-    with status("exporting"), opened(capture) as source:
+    with session.status("exporting"), opened(capture) as source:
         if kind == "chrome":
             from dxt_replay.profiler_merge.export.chrome import write_chrome
 
@@ -108,7 +108,7 @@ def _export(**given: Any) -> int:
     from dxt_replay.traces.units import format_bytes, format_counted
 
     if given["output"] == _STANDARD_OUTPUT:
-        if given["to"] not in ("csv", None) or current().as_json:
+        if given["to"] not in ("csv", None) or session.current().as_json:
             raise UsageError("--output - is for --to csv without --json: give a file name")
         from dxt_replay.profiler_merge.export.csv_rows import stream_csv
 
@@ -116,8 +116,8 @@ def _export(**given: Any) -> int:
             stream_csv(source, sys.stdout.buffer)  # bytes: the text layer would write another encoding, or line ends
         return 0
     made = export(**given)
-    if current().as_json:
-        print_json(made.as_json())
+    if session.current().as_json:
+        session.print_json(made.as_json())
         return 0
     size = format_bytes(sum(file.bytes for file in made.files))
     files, operations = format_counted(len(made.files), "file"), format_counted(made.operations, "operation")
@@ -192,7 +192,7 @@ def fit(
     place = Path(output)
     check_output(place, force=force)
     check_profiled(capture)
-    with status("fitting"), opened(capture, part=part) as source:
+    with session.status("fitting"), opened(capture, part=part) as source:
         seen = observe(source)
         keys = fit_observed(seen, batch=batch)
         workload = workload_of(keys)
@@ -219,7 +219,7 @@ def _fit(
     **given: Any,
 ) -> int:
     fitted = fit(**given)
-    answer(fitted, "show.make.fit_sections")
+    session.answer(fitted, "show.make.fit_sections")
     return int(fail_under is not None and (fitted.similarity is None or 100 * fitted.similarity < fail_under))
 
 
@@ -254,7 +254,7 @@ def anonymize(
     secret = secrets.token_bytes(_KEY_BYTES) if key is None else key.encode() if isinstance(key, str) else key
     if not secret:
         raise UsageError("the key is empty: give a long random one, or none for a key that is made and not kept")
-    with status("anonymizing"), opened(capture) as source:
+    with session.status("anonymizing"), opened(capture) as source:
         return anonymize_capture(source, Path(output), secret, random_key=key is None, force=force)
 
 
@@ -276,7 +276,7 @@ def _anonymize(
     With the same key for a recording and its replays, `compare` still knows them.
     """
     made = anonymize(capture, output, key=None if key_file is None else _read_key(Path(key_file)), force=force)
-    answer(made, "show.make.anonymized_sections", "summary", output)
+    session.answer(made, "show.make.anonymized_sections", "summary", output)
     return 0
 
 

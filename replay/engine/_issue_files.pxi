@@ -380,27 +380,25 @@ cdef class Files:
     A lane *holds* a file while consecutive operations are on that file. A held file is never closed. When the process
     runs out of descriptors, files that no lane holds are closed, and opened again when they are needed. Only an OPEN
     item tries an open again that failed; until then each operation on the file fails with the same errno.
-    `backends`: see `replay.engine.files.Backends`.
+    `slots`: any number of `FileSlot`s, which are not kept. `backends`: see `replay.engine.files.Backends`.
     Raises the soft limit of open files towards the hard limit where there are more slots.
     Raises: KeyError for an unknown native back end; ValueError where there is not one a slot.
     """
 
     cdef Table table
-    cdef object slots
     cdef tuple backends
 
     def __cinit__(self, slots, backends="posix"):
         cdef File *file
         one = isinstance(backends, (str, Backend))
-        self.slots = slots
-        self.backends = (backends,) * len(self.slots) if one else tuple(backends)
-        allow_open_files(len(self.slots))
+        self.backends = (backends,) * len(slots) if one else tuple(backends)
+        allow_open_files(len(self.backends))
         make_mutex(&self.table.payload_lock)
-        self.table.files = <File *>calloc(max(len(self.slots), 1), sizeof(File))
+        self.table.files = <File *>calloc(max(len(self.backends), 1), sizeof(File))
         if self.table.files == NULL:
             raise MemoryError
         descriptors = {}
-        for slot, backend in zip(self.slots, self.backends, strict=True):
+        for slot, backend in zip(slots, self.backends, strict=True):
             file = &self.table.files[self.table.count]
             file.backend = _NATIVE[backend] if isinstance(backend, str) else PYTHON
             file.python = <PyObject *>backend
@@ -465,7 +463,7 @@ cdef class Files:
                 pthread_mutex_unlock(&file.lock)
 
     def failures(self):
-        """`FileFailure`s: opens and closes that failed so far, in the order of the slots."""
+        """Slot, path, "open" or "close", and errno of each open and close that failed so far, in order."""
         cdef int64_t index
         cdef int open_error, close_error
         cdef File *file
@@ -478,5 +476,5 @@ cdef class Files:
                 pthread_mutex_unlock(&file.lock)
             for call, number in (("open", open_error), ("close", close_error)):
                 if number:
-                    found.append(FileFailure(slot=index, path=self.slots[index].path, call=call, errno=number))
+                    found.append((index, <bytes>file.path, call, number))
         return found

@@ -119,18 +119,3 @@ class FileSlot:
     def __post_init__(self) -> None:
         if not self.path or b"\0" in self.path:
             raise ReplayError(f"{self.path!r} is not the path of a file: check --map, and the paths in the capture")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFailure:
-    """An open or close that failed.
-
-    `slot`: number of the file.
-    `call`: "open" or "close".
-    `errno`: of the failure.
-    """
-
-    slot: int
-    path: bytes
-    call: str
-    errno: int

@@ -30,7 +30,7 @@ from dxt_replay.replay.engine.items cimport (
 
 from dxt_replay.replay.engine import items as described
 from dxt_replay.replay.engine.limits import allow_open_files
-from dxt_replay.replay.engine.files import Backend, FileFailure
+from dxt_replay.replay.engine.files import Backend
 from dxt_replay.replay.engine.items import Completed, check_items
 
 include "_issue_system.pxi"

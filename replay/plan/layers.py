@@ -222,19 +222,11 @@ def spans_by_rank(spans: pa.Table, ranks: Iterable[int]) -> dict[int, pa.Table]:
 # ---------------------------------------------------------------------------------------------- collective operations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Collectives:
-    """`files`: bool by file, to be collective; `written`: those that some rank writes. `warnings`: what is not, why."""
-
-    files: np.ndarray
-    written: np.ndarray
-    warnings: tuple[str, ...] = ()
-
-
 def choose_collectives(
     capture: Capture, surveys: Sequence[RankSurvey], layers: LayerChoice, comm: Communicator
-) -> Collectives:
-    """Agree on the files, on all processes together. Reads the op stream only where a rank has collective operations.
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Bool by file, those whose operations are to be collective, and those that some rank writes; and why others are
+    not. All processes agree on it. Reads the op stream only where a rank has collective operations.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -249,10 +241,9 @@ def choose_collectives(
     chosen, written = np.zeros((2, capture.files.num_rows), dtype=bool)
     used_files = sorted({file for _, counts, _ in every for file in counts})
     if not used_files:
-        return Collectives(files=chosen, written=written)
+        return chosen, written, ()
     if any(ranks != 1 for ranks, _, _ in every):
-        why = _independent(len(used_files), "not each process replays one rank")
-        return Collectives(files=chosen, written=written, warnings=(why,))
+        return chosen, written, (_independent(len(used_files), "not each process replays one rank"),)
     for file in used_files:
         chosen[file] = len({counts.get(file, 0) for _, counts, _ in every}) == 1
         written[file] = any(file in writes for _, _, writes in every)
@@ -266,7 +257,7 @@ def choose_collectives(
             why = "the ranks make them in different orders or on several threads"
             warnings = (*warnings, _independent(int(chosen.sum()), why))
             chosen = np.zeros_like(chosen)
-    return Collectives(files=chosen, written=written, warnings=warnings)
+    return chosen, written, warnings
 
 
 def _collective_rows(rows: pa.RecordBatch | pa.Table, layers: LayerChoice) -> np.ndarray:

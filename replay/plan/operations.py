@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import pairwise
-from typing import overload
 
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.items import (
     BATCH_ITEMS,
     COMPUTE_KINDS,
@@ -35,7 +33,6 @@ from dxt_replay.replay.engine.items import (
 from dxt_replay.replay.plan.layers import SLOT_USE, LayerChoice, RankSurvey
 from dxt_replay.replay.plan.pacing import Pacing, due_ns
 from dxt_replay.replay.plan.spill import RowQueue, SpillFile
-from dxt_replay.replay.target.placement import Placements
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, OPEN_FLAGS, SPAN_KINDS, codes
@@ -75,6 +72,7 @@ class OperationBatch:
     @classmethod
     def of(cls, batch: pa.RecordBatch | pa.Table, mask: np.ndarray) -> OperationBatch:
         """The rows `mask` (bool) of a batch of the op stream, which may lack DEPENDENCY_COLUMNS."""
+        mask = slice(None) if mask.all() else mask  # no copies
         columns = {name: batch.column(name).to_numpy()[mask] for name in BATCH_COLUMNS if name != "op"}
         known = _NOTHING_KNOWN
         if "feeds" in batch.schema.names:
@@ -114,57 +112,31 @@ def rows_by_lane(lane: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 # ------------------------------------------------------------------------------------------------- the table of files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SlotNumbers:
-    """The slots of a rank's files in the table of files: int32 by file_id, -1 for none, for each back end."""
-
-    of: Mapping[int, np.ndarray]
-
-    def of_rows(self, backend: np.ndarray, file_id: np.ndarray) -> np.ndarray:
-        if len(self.of) == 1:
-            (only,) = self.of.values()
-            return np.asarray(only[file_id])
-        slot = np.full(len(file_id), -1, dtype=np.int32)
-        for code, numbers in self.of.items():
-            mine = backend == code
-            slot[mine] = numbers[file_id[mine]]
-        return slot
+Slots = Mapping[int, np.ndarray]
+"""The slots of a rank's files in the table of files: for each back end int32 by file_id, -1 for none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ProcessSlots(Sequence[FileSlot]):
-    """The files of a process's ranks in one table, which knows all descriptors; each `FileSlot` is made on demand.
+def slots_of(slots: Slots, backend: np.ndarray, file_id: np.ndarray) -> np.ndarray:
+    """The slot of each operation, int32 (n,)."""
+    if len(slots) == 1:
+        (only,) = slots.values()
+        return np.asarray(only[file_id])
+    found = np.full(len(file_id), -1, dtype=np.int32)
+    for code, numbers in slots.items():
+        mine = backend == code
+        found[mine] = numbers[file_id[mine]]
+    return found
 
-    `uses`: `SLOT_USE` by slot; `writable`: bool by slot; `numbers`: by rank in the order given.
+
+def process_slots(surveys: Sequence[RankSurvey]) -> tuple[np.ndarray, np.ndarray, list[Slots]]:
+    """The one table of files of a process's ranks, which knows all descriptors: its `SLOT_USE` by slot, and whether
+    it is written; and the slots of each rank.
+
+    The slots of each rank follow those of the rank before; a file has one for each back end that a rank uses it by.
     """
-
-    uses: np.ndarray
-    writable: np.ndarray
-    placements: Placements
-    numbers: Sequence[SlotNumbers]
-
-    def __len__(self) -> int:
-        return len(self.uses)
-
-    @overload
-    def __getitem__(self, index: int) -> FileSlot: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[FileSlot]: ...
-    def __getitem__(self, index: int | slice) -> FileSlot | Sequence[FileSlot]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        file_id, _, uses = self.uses[index].item()
-        writable = bool(self.writable[index])
-        return FileSlot(path=self.placements.path(file_id), writable=writable, create=writable, uses=uses)
-
-
-def process_file_slots(surveys: Sequence[RankSurvey], placements: Placements) -> ProcessSlots:
-    """The slots of each rank follow those of the rank before; a file has one for each back end that a rank uses it by.
-
-    A file that is written is opened for writing, and made where it does not exist: only read files were staged.
-    """
-    numbers = []
-    count = 0
+    uses = np.concatenate([np.empty(0, dtype=SLOT_USE), *(survey.slots for survey in surveys)])
+    written = [np.isin(survey.slots["file_id"], survey.writes) for survey in surveys]
+    found, count = list[Slots](), 0
     for survey in surveys:
         of: dict[int, np.ndarray] = {}
         number = np.arange(count, count + len(survey.slots), dtype=np.int32)
@@ -173,22 +145,14 @@ def process_file_slots(surveys: Sequence[RankSurvey], placements: Placements) ->
             of[backend] = np.full(len(survey.layers.files.of_file), -1, dtype=np.int32)
             of[backend][survey.slots["file_id"][mine]] = number[mine]
         count += len(survey.slots)
-        numbers.append(SlotNumbers(of=of))
-    writable = [np.isin(survey.slots["file_id"], survey.writes) for survey in surveys]
-    return ProcessSlots(
-        uses=np.concatenate([np.empty(0, dtype=SLOT_USE), *(survey.slots for survey in surveys)]),
-        writable=np.concatenate([np.empty(0, dtype=bool), *writable]),
-        placements=placements,
-        numbers=numbers,
-    )
+        found.append(of)
+    return uses, np.concatenate([np.empty(0, dtype=bool), *written]), found
 
 
 # --------------------------------------------------------------------------------------------------- columns to items
 
 
-def planned_operations(
-    capture: Capture, survey: RankSurvey, slots: SlotNumbers, *, with_known: bool
-) -> Iterator[Planned]:
+def planned_operations(capture: Capture, survey: RankSurvey, slots: Slots, *, with_known: bool) -> Iterator[Planned]:
     """The replayed operations of a rank, a row group at a time. with_known: with the dependency columns."""
     columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
     # `map` frees each row group before it reads the next; a generator frame would keep it for every rank.
@@ -196,7 +160,7 @@ def planned_operations(
 
 
 def planned_together(
-    capture: Capture, ranks: Sequence[int], layers: LayerChoice, slots: SlotNumbers, *, with_known: bool
+    capture: Capture, ranks: Sequence[int], layers: LayerChoice, slots: Slots, *, with_known: bool
 ) -> dict[int, list[Planned]]:
     """As `planned_operations` of each of these ranks, held; the rows of many small row groups are made at once."""
     columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
@@ -212,7 +176,7 @@ def planned_together(
     return found
 
 
-def _planned(layers: LayerChoice, slots: SlotNumbers, batch: pa.RecordBatch | pa.Table) -> Planned:
+def _planned(layers: LayerChoice, slots: Slots, batch: pa.RecordBatch | pa.Table) -> Planned:
     mask = layers.replayed(batch)
     operations = OperationBatch.of(batch, mask)
     api, origin = codes(batch, "api")[mask], codes(batch, "origin")[mask]
@@ -221,7 +185,7 @@ def _planned(layers: LayerChoice, slots: SlotNumbers, batch: pa.RecordBatch | pa
         op=operations.op,
         api=api,
         origin=origin,
-        slot=slots.of_rows(backend, operations.file_id),
+        slot=slots_of(slots, backend, operations.file_id),
         file_id=operations.file_id,
         step=batch.column("step").to_numpy()[mask],
         offset=batch.column("offset").to_numpy()[mask],
@@ -236,7 +200,7 @@ def _planned(layers: LayerChoice, slots: SlotNumbers, batch: pa.RecordBatch | pa
         new_file_id = batch.column("other_file_id").fill_null(-1).to_numpy()[mask][renames]
         own = rows.view(RENAME_ROW)
         own["new_file_id"][renames] = new_file_id
-        own["new_slot"][renames] = slots.of_rows(backend[renames], new_file_id)
+        own["new_slot"][renames] = slots_of(slots, backend[renames], new_file_id)
     return rows, operations
 
 
@@ -259,7 +223,7 @@ class RankPlan:
         self,
         capture: Capture,
         survey: RankSurvey,
-        slots: SlotNumbers,
+        slots: Slots,
         pacing: Pacing,
         origin_ns: int,
         spill: SpillFile,

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from dxt_replay.replay.plan.pacing import Pace
-from dxt_replay.replay.run.recorded import Tally
-from dxt_replay.replay.run.result import RunResult
+from dxt_replay.replay.run.result import RunResult, Tally
 from dxt_replay.traces.measures.distribution import DistributionCollector
 from dxt_replay.traces.measures.intervals import StreamingUnion
 from dxt_replay.traces.measures.io_totals import IoCollector
@@ -55,7 +54,7 @@ class MeasuredRun:
     """One run. `pair`: from 1, 0 for a run that does not count. `capture`: where it was kept. `metrics`: by name of
     METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
     unknown; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
-    `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `CacheState`.
+    `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `Tally`.
     `failed_closes`: files whose close reported an error, so that what was written may not be stored. `start_ns`: when
     the run began, CLOCK_REALTIME; 0 where unknown. `stood_still_s`: for how long the machine stood still."""
 
@@ -116,19 +115,19 @@ def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kep
         failed=tally.failed,
         failed_closes=sum(tally.close_errors.values()),
         short=tally.short,
-        left_out=result.left_out,
+        left_out=tally.left_out,
         bytes_read=tally.bytes_read,
         bytes_written=tally.bytes_written,
         whole_s=ns_to_seconds(tally.last_end_ns),
         starved_s=ns_to_seconds(tally.starved_ns) / max(result.lanes, 1),
-        overhead_pct=result.overhead.as_json(tally.last_end_ns)["fraction_pct"],
+        overhead_pct=result.overhead_pct,
         lag_us=percentiles_us(tally.lag_ns),
         jitter_us=result.jitter_us,
-        cache_policy=result.cache.policy,
-        resident_pct=result.cache.resident_before_pct,
+        cache_policy="cold" if result.cold else "as found",
+        resident_pct=result.resident_before_pct,
         stopped=result.stopped,
         warnings=result.conditions,
-        keeps_pages=result.cache.keeps_pages,
+        keeps_pages=tally.keeps_pages,
         start_ns=replay.info.job.start_ns,
         stood_still_s=result.stood_still_s,
     )

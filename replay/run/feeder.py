@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Lane, lanes_to_feed
 from dxt_replay.replay.engine.items import (
     BATCH_ITEMS,
@@ -153,14 +152,14 @@ class Standing(NamedTuple):
 class Feeder:
     """Runs the lanes of a process, each in its thread. The calling thread feeds them.
 
-    `slots`: their files. `pace`: of all lanes. `total`: operations. `expected_ns`: as of `Progress`.
+    `path_of`: slot -> path. `pace`: of all lanes. `total`: operations. `expected_ns`: as of `Progress`.
     `hung`: after `run`, duration in ns and a sentence about the call that does not return; None without one.
     """
 
     def __init__(
         self,
         lanes: Sequence[FedLane],
-        slots: Sequence[FileSlot],
+        path_of: Callable[[int], bytes],
         gate: StartGate,
         stop: StopFlag,
         pace: LoopPace,
@@ -169,7 +168,7 @@ class Feeder:
     ) -> None:
         self.lanes = lanes
         self.hung: tuple[int, str] | None = None
-        self._slots, self._gate, self._stop, self._pace = slots, gate, stop, pace
+        self._path_of, self._gate, self._stop, self._pace = path_of, gate, stop, pace
         self._total, self._expected_ns = total, expected_ns
         self._threads: list[threading.Thread] = []
 
@@ -319,7 +318,7 @@ class Feeder:
         operation = ""
         if kind < SLEEP:
             op = OPS[int(own["op"])]
-            operation = f"its {op} of {printable(self._slots[int(own['slot'])].path)}"
+            operation = f"its {op} of {printable(self._path_of(int(own['slot'])))}"
             if op in ("read", "write"):
                 operation += f" (offset {int(own['offset'])}, {format_count(int(own['length']))} bytes)"
         if (opening := lane.loop.opening) != NO_OPEN:

@@ -6,9 +6,7 @@ a rank are merged into one stream in start order, and encoded to Parquet.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +33,7 @@ from dxt_replay.replay.engine.items import (
 )
 from dxt_replay.replay.plan.operations import KNOWN_ROW
 from dxt_replay.replay.plan.spill import CHUNK_ROWS, RowQueue, SpillFile
-from dxt_replay.replay.target.page_cache import Residency
+from dxt_replay.replay.run.result import FAILURE_ROW, MOST_FAILURES, RESULT_ROW, Tally
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.records import is_refused
 from dxt_replay.traces.schema import (
@@ -49,96 +47,10 @@ from dxt_replay.traces.schema import (
     table_from_columns,
 )
 
-RESULT_ROW = np.dtype(
-    [
-        ("op", "i1"),
-        ("api", "i1"),
-        ("origin", "i1"),
-        ("lane", "<i4"),
-        ("file_id", "<i4"),
-        ("step", "<i4"),
-        ("other_file_id", "<i4"),
-        ("offset", "<i8"),
-        ("begin_ns", "<i8"),
-        ("end_ns", "<i8"),
-        ("due_ns", "<i8"),
-        ("result", "<i8"),
-    ]
-)
-"""One issued operation. Times are in ns from the start of the run. `other_file_id`: -1 for null."""
-
 _RESULT_WITH_KNOWN = np.dtype([*RESULT_ROW.descr, *KNOWN_ROW.descr])
 """With what the capture says that the operation waits for."""
 
-FAILURE_ROW = np.dtype([*RESULT_ROW.descr, ("rank", "<i4"), ("length", "<i8")])
-"""An operation that failed, or moved fewer bytes than the recorded `length`."""
-
-MOST_FAILURES = 20
-"""How many failed operations of a run are named. All of them are in its capture, with a negative `result`."""
-
 PENDING_TIMES = 1 << 17  # How many times are sorted at once. It takes a few ms, in which the feeder does nothing else.
-
-
-@dataclass(slots=True)
-class Tally:
-    """Totals of a run so far. Tallies of several lanes or processes can be added.
-
-    short: traced reads and writes that moved fewer bytes than recorded.
-    last_end_ns: when the last operation ended, from the start of the run.
-    starved_ns: time in which lanes had no items because the feeder was late.
-    errors: errno -> failed operations.
-    refused: errno -> reconstructed operations that the storage refused; these are not failures (`traces.records`).
-    close_errors: errno -> files whose close failed at the end of the run; written data may be lost.
-    lag_ns, latency_ns, response_ns: distributions over all operations.
-    latency_by_op: code of the operation (OPS) -> distribution of its latency.
-    failures: `FAILURE_ROW`s, the earliest of the failed and the short ones, MOST_FAILURES at most.
-    lanes, stored: lanes with operations, and rows written. left_out, not_direct, python_lanes: see `RunResult`.
-    busy_ns: processor time of all threads of the processes during the run.
-    residency: of the files that are read, in the page cache before the run.
-    jitter_ns, jitter_before_ns: lateness with which an idle thread of each node woke, and before the run.
-    """
-
-    operations: int = 0
-    failed: int = 0
-    short: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    last_end_ns: int = 0
-    starved_ns: int = 0
-    errors: Counter[int] = field(default_factory=Counter)
-    refused: Counter[int] = field(default_factory=Counter)
-    close_errors: Counter[int] = field(default_factory=Counter)
-    lag_ns: Distribution = field(default_factory=Distribution)
-    latency_ns: Distribution = field(default_factory=Distribution)
-    response_ns: Distribution = field(default_factory=Distribution)
-    latency_by_op: dict[int, Distribution] = field(default_factory=dict)
-    failures: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=FAILURE_ROW))
-    lanes: int = 0
-    stored: int = 0
-    left_out: int = 0
-    not_direct: int = 0
-    python_lanes: int = 0
-    busy_ns: int = 0
-    residency: Residency = field(default_factory=Residency)
-    jitter_ns: Distribution = field(default_factory=Distribution)
-    jitter_before_ns: Distribution = field(default_factory=Distribution)
-
-    def __add__(self, other: Tally) -> Tally:
-        total = Tally()
-        for name in self.__slots__:
-            mine, others = getattr(self, name), getattr(other, name)
-            if name == "last_end_ns":
-                added = max(mine, others)
-            elif name == "latency_by_op":
-                both = sorted(mine.keys() | others.keys())
-                added = {op: mine.get(op, Distribution()) + others.get(op, Distribution()) for op in both}
-            elif name == "failures":
-                rows = np.concatenate((mine, others))
-                added = rows[np.lexsort((rows["lane"], rows["begin_ns"]))][:MOST_FAILURES]
-            else:
-                added = mine + others
-            setattr(total, name, added)
-        return total
 
 
 class TimeCollector:

@@ -1,17 +1,20 @@
-"""The result of a run, or of several: the JSON of `dxt-replay run`, and the `capture.json` of the replay."""
+"""Totals of a run, its result, and that of several: the JSON of `dxt-replay run`, and `capture.json` of the replay."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.run.recorded import Tally
+from dxt_replay.replay.target.page_cache import Residency
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import ReplayRecord, by_error_name, disturbed, error_name, percentiles_us
@@ -22,80 +25,109 @@ from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
 
 WARM_PCT = 5.0  # per cent of the data in the page cache before a run, above which it says little of the storage
+MOST_FAILURES = 20  # how many failed operations are named; all are in the capture, with a negative `result`
+
+RESULT_ROW = np.dtype(
+    [(name, "i1") for name in ("op", "api", "origin")]
+    + [(name, "<i4") for name in ("lane", "file_id", "step", "other_file_id")]
+    + [(name, "<i8") for name in ("offset", "begin_ns", "end_ns", "due_ns", "result")]
+)
+"""One issued operation. Times are in ns from the start of the run. `other_file_id`: -1 for null."""
+
+FAILURE_ROW = np.dtype([*RESULT_ROW.descr, ("rank", "<i4"), ("length", "<i8")])
+"""An operation that failed, or moved fewer bytes than the recorded `length`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheState:
-    """The page cache before the run. `policy`: cold (dropped first) or as found; `resident_before_pct`: share of the
-    data that it held, None if not measured; `keeps_pages`: some file system does not drop pages on request."""
+@dataclass(slots=True)
+class Tally:
+    """Totals of a run so far. Tallies of several lanes or processes can be added.
 
-    policy: str
-    resident_before_pct: float | None
-    warnings: tuple[str, ...] = ()
-    keeps_pages: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IoResult:
-    """How operations were issued. `not_direct`: writes of a direct replay that were not of whole blocks, and so went
-    through the page cache; `python_lanes`: lanes that called a back end in Python."""
-
-    api: str = "auto"
-    backends: tuple[str, ...] = ()
-    direct: bool = False
-    not_direct: int = 0
-    python_lanes: int = 0
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
-    """The engine's own cost of an operation, and of all those of the lane with the largest cost.
-
-    It is measured shortly before the run, as the rate of a lane that moves no data and never waits. In a paced run most
-    of this cost falls into time in which a lane waits anyway, so its share of the elapsed time is an upper bound.
+    short: traced reads and writes that moved fewer bytes than recorded.
+    last_end_ns: when the last operation ended, from the start of the run.
+    starved_ns: time in which lanes had no items because the feeder was late.
+    errors, refused, close_errors: errno -> failed operations; reconstructed ones that the storage refused, which are no
+    failures (`traces.records`); files whose close failed at the end, so that written data may be lost.
+    lag_ns, latency_ns, response_ns: distributions over all operations; latency_by_op: by code of the operation (OPS).
+    failures: `FAILURE_ROW`s, the earliest of the failed and the short ones, MOST_FAILURES at most.
+    lanes, stored: lanes with operations, and rows written. left_out: recorded operations that were not replayed.
+    not_direct: writes of a direct replay that were not of whole blocks, and so went through the page cache.
+    python_lanes: lanes that called a back end in Python. backends: names.
+    cost_ns: the engine's own cost of all operations of the lane with the largest cost, and of one of them.
+    busy_ns, elapsed_ns, processors: processor time of all threads, duration, and the processors that the processes may
+    use, with the name of their node.
+    residency: of the files that are read, in the page cache before the run. keeps_pages: some file system does not drop
+    pages on request. jitter_ns, jitter_before_ns: lateness with which an idle thread of each node woke, and before the
+    run. stalls: when some process got no processor, as on a machine that was suspended.
+    cache_warnings, warnings: of the page cache, and of how operations were issued. models: rank -> causal model in
+    numbers (`replay.causal.explain`).
     """
 
-    per_operation_ns: float = 0.0
-    busiest_lane_ns: float = 0.0
+    operations: int = 0
+    failed: int = 0
+    short: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    last_end_ns: int = 0
+    starved_ns: int = 0
+    errors: Counter[int] = field(default_factory=Counter)
+    refused: Counter[int] = field(default_factory=Counter)
+    close_errors: Counter[int] = field(default_factory=Counter)
+    lag_ns: Distribution = field(default_factory=Distribution)
+    latency_ns: Distribution = field(default_factory=Distribution)
+    response_ns: Distribution = field(default_factory=Distribution)
+    latency_by_op: dict[int, Distribution] = field(default_factory=dict)
+    failures: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=FAILURE_ROW))
+    lanes: int = 0
+    stored: int = 0
+    left_out: int = 0
+    not_direct: int = 0
+    python_lanes: int = 0
+    backends: frozenset[str] = frozenset()
+    cost_ns: tuple[float, float] = (0.0, 0.0)
+    busy_ns: float = 0
+    elapsed_ns: int = 0
+    processors: frozenset[tuple[str, int]] = frozenset()
+    residency: Residency = field(default_factory=Residency)
+    keeps_pages: bool = False
+    jitter_ns: Distribution = field(default_factory=Distribution)
+    jitter_before_ns: Distribution = field(default_factory=Distribution)
+    stalls: Intervals = field(default_factory=Intervals)
+    stopped: bool = False
+    cache_warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    models: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
-    def fraction_pct(self, elapsed_ns: int) -> float | None:
-        return 100 * self.busiest_lane_ns / elapsed_ns if elapsed_ns else None
-
-    def as_json(self, elapsed_ns: int) -> dict[str, float | None]:
-        return {"fraction_pct": self.fraction_pct(elapsed_ns), "per_operation_ns": self.per_operation_ns}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedFailure:
-    """An operation that failed or moved fewer bytes than recorded. `begin_s`: from the start of the run; `errno`: such
-    as EIO, None if it moved fewer bytes; `step`, `offset` and `length`: None where it has none."""
-
-    rank: int
-    lane: int
-    step: int | None
-    operation: str
-    file: str
-    offset: int | None
-    length: int | None
-    begin_s: float
-    errno: str | None
-    moved: int
+    def __add__(self, other: Tally) -> Tally:
+        total = Tally()
+        for name in self.__slots__:
+            mine, others = getattr(self, name), getattr(other, name)
+            if name in ("last_end_ns", "elapsed_ns", "cost_ns"):
+                added = max(mine, others)
+            elif name == "latency_by_op":
+                both = sorted(mine.keys() | others.keys())
+                added = {op: mine.get(op, Distribution()) + others.get(op, Distribution()) for op in both}
+            elif name == "failures":
+                rows = np.concatenate((mine, others))
+                added = rows[np.lexsort((rows["lane"], rows["begin_ns"]))][:MOST_FAILURES]
+            elif name == "stalls":
+                added = mine.union(others)
+            elif name in ("backends", "processors", "keeps_pages", "stopped", "models"):
+                added = mine | others
+            else:
+                added = mine + others
+            setattr(total, name, added)
+        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Result):
     """One finished replay, over all its processes.
 
-    `recorded_ns`: recorded duration of the replayed part.
-    `jitter_us`: percentile -> lateness with which an idle thread woke; None if it was not measured.
-    `left_out`: recorded operations that were not replayed (see `replay.plan.layers`).
-    `idle_processes`: processes without a rank to replay.
-    `models`: rank -> causal model in numbers (`replay.causal.explain`); None for a pace without a model.
-    `processors_pct`: share of the machine's processor time that the replay took.
-    `stood_still_s`: for how long some process got no processor, as on a machine that was suspended.
+    `api`, `direct`, `cold`, `compute`: as asked for. `recorded_ns`: recorded duration of the replayed part.
+    `ranks`: of the capture, each of which one process replays.
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
     `doubt`: how far `training` may be believed. `generated`: as of `traces.records`, of the replayed capture.
+    `failures`: by `named_failures`.
     """
 
     capture: Path
@@ -103,23 +135,23 @@ class RunResult(Result):
     compute: str
     tally: Tally
     recorded_ns: int
-    jitter_us: Mapping[str, float] | None
-    cache: CacheState
-    processes: int
-    lanes: int
-    left_out: int
-    stopped: bool
-    idle_processes: int = 0
-    io: IoResult = IoResult()
-    overhead: Overhead = Overhead()
-    models: Mapping[int, Mapping[str, Any]] | None = None
+    processes: int = 1
+    ranks: int = 1
+    api: str = "auto"
+    direct: bool = False
+    cold: bool = True
     training: TrainingTime | None = None
-    failures: tuple[NamedFailure, ...] = ()
-    jitter_before_us: Mapping[str, float] | None = None
-    processors_pct: float | None = None
-    stood_still_s: float = 0.0
+    failures: Sequence[Mapping[str, Any]] = ()
     doubt: Doubt = NO_DOUBT
     generated: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.tally.stopped
+
+    @property
+    def lanes(self) -> int:
+        return self.tally.lanes
 
     @property
     def elapsed_s(self) -> float:
@@ -131,19 +163,35 @@ class RunResult(Result):
         return percentiles_us(self.tally.lag_ns)
 
     @property
-    def latency_us(self) -> dict[str, float] | None:
-        """Percentile -> end - begin of the operations, us; None without operations."""
-        return percentiles_us(self.tally.latency_ns)
+    def jitter_us(self) -> dict[str, float] | None:
+        """Percentile -> lateness with which an idle thread woke, us; None if it was not measured."""
+        return percentiles_us(self.tally.jitter_ns)
 
     @property
-    def latency_by_operation_us(self) -> dict[str, dict[str, float]]:
-        by_op = self.tally.latency_by_op.items()
-        return {OPS[op]: found for op, each in by_op if (found := percentiles_us(each)) is not None}
+    def jitter_before_us(self) -> dict[str, float] | None:
+        return percentiles_us(self.tally.jitter_before_ns)
 
     @property
-    def response_us(self) -> dict[str, float] | None:
-        """Percentile -> end - due of the operations, us; None if none had a due time."""
-        return percentiles_us(self.tally.response_ns)
+    def overhead_pct(self) -> float | None:
+        """The engine's own cost in the lane with the largest one, per cent of the elapsed time: an upper bound, for in
+        a paced run most of it falls into time in which the lane waits anyway."""
+        return 100 * self.tally.cost_ns[0] / self.tally.last_end_ns if self.tally.last_end_ns else None
+
+    @property
+    def processors_pct(self) -> float | None:
+        """Share of the machine's processor time that the replay took."""
+        available_ns = self.tally.elapsed_ns * len(self.tally.processors)
+        return 100 * self.tally.busy_ns / available_ns if available_ns else None
+
+    @property
+    def stood_still_s(self) -> float:
+        """For how long some process got no processor until the last operation ended."""
+        return ns_to_seconds(int(self.tally.stalls.covered_before(np.array([self.tally.last_end_ns]))[0]))
+
+    @property
+    def resident_before_pct(self) -> float | None:
+        """Share of the data in the page cache before the run; None if not measured."""
+        return self.tally.residency.percent
 
     @property
     def expected_ns(self) -> int | None:
@@ -154,10 +202,9 @@ class RunResult(Result):
     @property
     def from_page_cache(self) -> bool:
         """Whether reads may have come from the page cache, so that the times say little of the storage."""
-        if self.io.api == "null" or not self.tally.bytes_read:
+        if self.api == "null" or not self.tally.bytes_read:
             return False
-        warm = not self.io.direct and (self.cache.resident_before_pct or 0.0) > WARM_PCT
-        return warm or self.cache.keeps_pages
+        return self.tally.keeps_pages or (not self.direct and (self.resident_before_pct or 0.0) > WARM_PCT)
 
     @property
     def disturbed(self) -> str | None:
@@ -177,32 +224,33 @@ class RunResult(Result):
     @property
     def conditions(self) -> tuple[str, ...]:
         """All warnings except the number of operations that failed."""
-        found = [*filter(None, [self.disturbed]), *self.cache.warnings, *self.io.warnings]
-        if self.io.not_direct:
-            found.append(f"{self.io.not_direct} writes went through the page cache, because they are not whole blocks")
-        if self.idle_processes:
-            ranks = self.processes - self.idle_processes
+        tally = self.tally
+        found = [*filter(None, [self.disturbed]), *dict.fromkeys(tally.cache_warnings), *dict.fromkeys(tally.warnings)]
+        if tally.not_direct:
+            found.append(f"{tally.not_direct} writes went through the page cache, because they are not whole blocks")
+        if self.processes > self.ranks:
             found.append(
-                f"{self.idle_processes} of {self.processes} processes had nothing to do: the replay has "
-                f"{format_counted(ranks, 'rank')}, and each is replayed by one process; start at most {ranks}"
+                f"{self.processes - self.ranks} of {self.processes} processes had nothing to do: the replay has "
+                f"{format_counted(self.ranks, 'rank')}, and each is replayed by one process; start at most {self.ranks}"
             )
         if self.stopped:
             found.append("the replay was stopped before its end")
-        if self.tally.refused:
-            by_name = by_error_name(self.tally.refused)
+        if tally.refused:
+            by_name = by_error_name(tally.refused)
             named = ", ".join(f"{name}: {format_count(count)}" for name, count in by_name.items())
             found.append(
                 f"{format_counted(sum(by_name.values()), 'operation')} reconstructed from counters (opens, "
                 f"stats, renames and the like) found no such file at their inferred time ({named}): they do not count "
                 "as failed"
             )
-        if self.tally.short:
-            found.append(f"{self.tally.short} operations moved fewer bytes than recorded")
+        if tally.short:
+            found.append(f"{tally.short} operations moved fewer bytes than recorded")
         return tuple(found)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay run --json` prints."""
-        tally = self.tally
+        tally, steps = self.tally, self.pacing.pace is Pace.STEPS
+        by_op = {OPS[op]: percentiles_us(each) for op, each in tally.latency_by_op.items()}
         return {
             "capture": str(self.capture),
             "pace": self.pacing.pace.value,
@@ -216,92 +264,93 @@ class RunResult(Result):
             "reconstructed_refused": by_error_name(tally.refused),
             "close_errors": by_error_name(tally.close_errors),
             "short": tally.short,
-            "failures": [asdict(failure) for failure in self.failures],
+            "failures": [dict(failure) for failure in self.failures],
             "training": None if self.training is None else asdict(self.training),
             "doubt": None if self.training is None else asdict(self.doubt),
-            "left_out": self.left_out,
-            "api": self.io.api,
-            "backends": list(self.io.backends),
-            "direct": self.io.direct,
-            "not_direct": self.io.not_direct,
-            "python_lanes": self.io.python_lanes,
-            "overhead": self.overhead.as_json(tally.last_end_ns),
-            "model": None if self.models is None else {str(rank): model for rank, model in self.models.items()},
+            "left_out": tally.left_out,
+            "api": self.api,
+            "backends": sorted(tally.backends),
+            "direct": self.direct,
+            "not_direct": tally.not_direct,
+            "python_lanes": tally.python_lanes,
+            "overhead": {"fraction_pct": self.overhead_pct, "per_operation_ns": tally.cost_ns[1]},
+            "model": {str(rank): model for rank, model in tally.models.items()} if steps else None,
             "stopped": self.stopped,
             "elapsed_s": self.elapsed_s,
             "recorded_s": ns_to_seconds(self.recorded_ns),
             "expected_s": None if self.expected_ns is None else ns_to_seconds(self.expected_ns),
             "lag_us": self.lag_us,
-            "jitter_us": dict(self.jitter_us) if self.jitter_us is not None else None,
-            "jitter_before_us": dict(self.jitter_before_us) if self.jitter_before_us is not None else None,
+            "jitter_us": self.jitter_us,
+            "jitter_before_us": self.jitter_before_us,
             "processors_pct": self.processors_pct,
             "stood_still_s": self.stood_still_s,
-            "latency_us": self.latency_us,
-            "latency_by_operation_us": self.latency_by_operation_us,
-            "response_us": self.response_us,
+            "latency_us": percentiles_us(tally.latency_ns),
+            "latency_by_operation_us": {name: found for name, found in by_op.items() if found is not None},
+            "response_us": percentiles_us(tally.response_ns),
             "bytes": {"read": tally.bytes_read, "written": tally.bytes_written},
             "cache": {
-                "policy": self.cache.policy,
-                "resident_before_pct": self.cache.resident_before_pct,
+                "policy": "cold" if self.cold else "as found",
+                "resident_before_pct": self.resident_before_pct,
                 "from_page_cache": self.from_page_cache,
             },
             "warnings": list(self.warnings),
             "starved_ms": tally.starved_ns / NS_PER_MS,
             "processes": self.processes,
-            "lanes": self.lanes,
+            "lanes": tally.lanes,
             "core": "compiled",
         }
 
 
-def named_failures(rows: np.ndarray, paths: Sequence[str]) -> tuple[NamedFailure, ...]:
-    """The failures, `FAILURE_ROW`, with names. `paths`: recorded paths by file id."""
+def named_failures(rows: np.ndarray, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """The failures, `FAILURE_ROW`, with names, as in JSON. `paths`: recorded paths by file id.
+
+    `begin_s`: from the start of the run. `errno`: such as EIO, None if the operation moved fewer bytes. `step`,
+    `offset` and `length`: None where it has none.
+    """
     found = []
     for row in rows:
         values: dict[str, int] = dict(zip(rows.dtype.names or (), row.item(), strict=True))
         op, result = OPS[values["op"]], values["result"]
         found.append(
-            NamedFailure(
-                rank=values["rank"],
-                lane=values["lane"],
-                step=None if values["step"] == NO_STEP else values["step"],
-                operation=op,
-                file=paths[values["file_id"]],
-                offset=values["offset"] if op in ("read", "write", "seek") else None,
-                length=values["length"] if op in ("read", "write") else None,
-                begin_s=ns_to_seconds(values["begin_ns"]),
-                errno=error_name(-result) if result < 0 else None,
-                moved=max(0, result),
-            )
+            {
+                "rank": values["rank"],
+                "lane": values["lane"],
+                "step": None if values["step"] == NO_STEP else values["step"],
+                "operation": op,
+                "file": paths[values["file_id"]],
+                "offset": values["offset"] if op in ("read", "write", "seek") else None,
+                "length": values["length"] if op in ("read", "write") else None,
+                "begin_s": ns_to_seconds(values["begin_ns"]),
+                "errno": error_name(-result) if result < 0 else None,
+                "moved": max(0, result),
+            }
         )
-    return tuple(found)
+    return found
 
 
-def replay_info(
-    source: Capture, result: RunResult, zero_ns: int, stored: int, sources: tuple[Source, ...] = ()
-) -> CaptureInfo:
-    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and stored `stored` operations. `sources`:
-    the files behind a temporary `source`."""
-    elapsed_ns = result.tally.last_end_ns
-    pacing = result.pacing
+def replay_info(source: Capture, result: RunResult, zero_ns: int, sources: tuple[Source, ...] = ()) -> CaptureInfo:
+    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME). `sources`: the files behind a temporary
+    `source`."""
+    tally, pacing, of_source = result.tally, result.pacing, source.info.job
     record = ReplayRecord(
         pace=pacing.pace.value,
         speed=pacing.speed,
         compute_speed=pacing.of_compute,
         io_speed=pacing.speed,
-        api=result.io.api,
+        api=result.api,
         selection=None if source.part.is_everything else source.part.as_json(),
         result=result.as_json(),
     )
     return CaptureInfo(
         job=Job(
-            nprocs=source.info.job.nprocs,
-            run_time_s=ns_to_seconds(elapsed_ns),
+            nprocs=of_source.nprocs,
+            run_time_s=result.elapsed_s,
             start_ns=zero_ns,
-            end_ns=zero_ns + elapsed_ns,
+            end_ns=zero_ns + tally.last_end_ns,
             zero_ns=zero_ns,
-            job_id=source.info.job.job_id,
-            exe=source.info.job.exe,
-            metadata=source.info.job.metadata,
+            job_id=of_source.job_id,
+            exe=of_source.exe,
+            metadata=of_source.metadata,
         ),
         ranks=source.info.ranks,
         sources=sources or (as_source(source), *source.info.sources),
@@ -310,14 +359,8 @@ def replay_info(
         dependencies=source.info.dependencies if pacing.pace is Pace.STEPS else "inferred",
         warnings=result.warnings,
         partial=result.stopped,
-        made_by=record.as_made_by(stored),
+        made_by=record.as_made_by(tally.stored),
     )
-
-
-class ElapsedTimes(NamedTuple):
-    median: float
-    min: float
-    max: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,16 +374,13 @@ class Repeats(Result):
         return all(run.succeeded for run in self.runs)
 
     @property
-    def elapsed_s(self) -> ElapsedTimes:
+    def elapsed_s(self) -> dict[str, float]:
+        """`median`, `min` and `max` of the runs that count."""
         whole = [run.elapsed_s for run in self.runs if not run.stopped and not run.disturbed]
         found = whole or [run.elapsed_s for run in self.runs]
-        return ElapsedTimes(median=statistics.median(found), min=min(found), max=max(found))
+        return {"median": statistics.median(found), "min": min(found), "max": max(found)}
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay run --repeat N --json` prints; `runs` has the objects of single runs."""
-        elapsed_s = self.elapsed_s
-        return {
-            "repeats": len(self.runs),
-            "elapsed_s": {"median": elapsed_s.median, "min": elapsed_s.min, "max": elapsed_s.max},
-            "runs": [run.as_json() for run in self.runs],
-        }
+        runs = [run.as_json() for run in self.runs]
+        return {"repeats": len(runs), "elapsed_s": self.elapsed_s, "runs": runs}

@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,14 @@ from dxt_replay.replay.engine.jitter import DEFAULT_RATE_PER_S, STALL_RATE_PER_S
 from dxt_replay.replay.engine.limits import allow_open_files, check_direct, require_descriptors, require_threads
 from dxt_replay.replay.plan import layers as chosen
 from dxt_replay.replay.plan.layers import MPIIO_COLLECTIVE, LayerChoice
-from dxt_replay.replay.plan.operations import RankPlan, batch_items_of, compute_rows, process_file_slots
+from dxt_replay.replay.plan.operations import RankPlan, batch_items_of, compute_rows, process_slots
 from dxt_replay.replay.plan.pacing import Pace, RunOptions
 from dxt_replay.replay.plan.spill import SpillFile
 from dxt_replay.replay.ranks.mpi import WAIT_PERIOD_S, Communicator, first_does, node_id, share_of, together
 from dxt_replay.replay.ranks.stopping import StopRelay, TimeLimit, stop_on_signals
 from dxt_replay.replay.run.feeder import FedLane, Feeder, Progress, rows_of_lane
-from dxt_replay.replay.run.recorded import ComputeRecorder, LaneRecorder, Tally, TimeCollector, rank_rows
-from dxt_replay.replay.run.result import CacheState, IoResult, Overhead, Repeats, RunResult, named_failures, replay_info
+from dxt_replay.replay.run.recorded import ComputeRecorder, LaneRecorder, TimeCollector, rank_rows
+from dxt_replay.replay.run.result import Repeats, RunResult, Tally, named_failures, replay_info
 from dxt_replay.replay.target import page_cache
 from dxt_replay.replay.target.placement import Placements
 from dxt_replay.replay.target.stage import check_staged, prepare_run
@@ -42,10 +42,9 @@ from dxt_replay.replay.target.targets import locked_target, open_target
 from dxt_replay.traces import units
 from dxt_replay.traces.errors import CaptureError, ReplayError, TargetError, UsageError
 from dxt_replay.traces.measures.distribution import Distribution
-from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, training_limits_ns
-from dxt_replay.traces.records import generated, percentiles_us
+from dxt_replay.traces.records import generated
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, SPANS_SCHEMA, WRITE, codes
 from dxt_replay.traces.store import writer
 from dxt_replay.traces.store.reader import Capture
@@ -88,12 +87,15 @@ def run_replay(
         try:
             if context is None:
                 context = derive_context(capture, comm, layers, options.pacing.pace)
-            stop = StopFlag()
-            with _paced(context, comm, stop) as paced:
-                process = together(comm, lambda: _Process(context, options, placements, working, paced, stop))
-                part, zero_ns = _issued(process, comm, limit, report_progress)
-                parts = comm.gather(part)
-                return together(comm, lambda: None if parts is None else _finished(parts, process, output, zero_ns))
+            stop, paced = StopFlag(), None
+            if context.steps is not None:
+                from dxt_replay.replay.causal.ranks import paced_ranks
+
+                paced = held.enter_context(paced_ranks(context.steps, comm, stop))
+            process = together(comm, lambda: _Process(context, options, placements, working, paced, stop))
+            *part, zero_ns = _issued(process, comm, limit, report_progress)
+            parts = comm.gather(part)
+            return together(comm, lambda: None if parts is None else _finished(parts, process, output, zero_ns))
         except BaseException:
             if comm.rank == 0:
                 writer.discard_capture(working)
@@ -143,17 +145,17 @@ def check_outputs(output: Path, times: int, *, force: bool = False) -> None:
 class RunContext:
     """What one process derives from the capture before it replays. Runs that differ only in their target share it.
 
-    `layers`: at which layer each file is replayed.
-    `collectives`: which files are replayed by collective operations.
+    `layers`: at which layer each file is replayed. `notes`: on collective operations, for the user.
+    `written`: bool by file, whether some rank writes it; of files of collective operations.
     `begin_ns`, `end_ns`: recorded times at which the replay starts and ends, the same on all processes.
-    `surveys`: one for each rank that this process replays.
-    `spans`: rank -> rows of `SPANS_SCHEMA`, for the same ranks.
+    `surveys`, `spans`: of each rank that this process replays; `spans` by rank, rows of `SPANS_SCHEMA`.
     `steps`: the causal models of these ranks; None for a pace that does not follow the training loop.
     """
 
     capture: Capture
     layers: LayerChoice
-    collectives: chosen.Collectives
+    written: np.ndarray
+    notes: tuple[str, ...]
     begin_ns: int
     end_ns: int
     surveys: Sequence[chosen.RankSurvey]
@@ -190,9 +192,9 @@ def derive_context(capture: Capture, comm: Communicator, layers: LayerChoice, pa
     ranks = share_of(capture.ranks, comm.rank, comm.size)
     begin_ns, end_ns = first_does(comm, lambda: capture.time_span_ns)
     surveys = together(comm, lambda: [chosen.survey_rank(capture, rank, layers) for rank in ranks])
-    collectives = chosen.choose_collectives(capture, surveys, layers, comm)
-    if collectives.files.any():
-        layers = replace(layers, collective=collectives.files)
+    collective, written, notes = chosen.choose_collectives(capture, surveys, layers, comm)
+    if collective.any():
+        layers = replace(layers, collective=collective)
         surveys = together(comm, lambda: [chosen.survey_rank(capture, rank, layers) for rank in ranks])
     spans, steps = together(comm, lambda: chosen.spans_by_rank(capture.spans, ranks)), None
     if pace is Pace.STEPS:
@@ -202,22 +204,14 @@ def derive_context(capture: Capture, comm: Communicator, layers: LayerChoice, pa
     return RunContext(
         capture=capture,
         layers=layers,
-        collectives=collectives,
+        written=written,
+        notes=notes,
         begin_ns=begin_ns,
         end_ns=end_ns,
         surveys=surveys,
         spans=spans,
         steps=steps,
     )
-
-
-def _paced(context: RunContext, comm: Communicator, stop: StopFlag) -> AbstractContextManager[PacedRanks | None]:
-    """The counters at which lanes wait for the training loop; None for a pace that does not follow it. Collective."""
-    if context.steps is None:
-        return nullcontext()
-    from dxt_replay.replay.causal.ranks import paced_ranks
-
-    return paced_ranks(context.steps, comm, stop)
 
 
 # ------------------------------------------------------------------------------------------ the target and the output
@@ -294,19 +288,22 @@ class _Process:
         paced: PacedRanks | None,
         stop: StopFlag,
     ) -> None:
-        capture, surveys, pacing = context.capture, context.surveys, options.pacing
+        capture, surveys, pacing, self._placements = context.capture, context.surveys, options.pacing, placements
         self.context, self.options, self.paced, self.stop, self.working = context, options, paced, stop, working
         self.lane_count = lanes = sum(len(survey.lanes) for survey in surveys)
         # Queues of a lane: one for its plan, one for its results, and a third for dependency columns.
         queues = 3 if capture.info.dependencies == "known" else 2
         self.spill = SpillFile(working, queues=queues * lanes)
 
-        self.slots = process_file_slots(surveys, placements)
+        self.slots, writable, slots = process_slots(surveys)
         # Each rank reads its own part of the capture through one more open file.
         allow_open_files(len(self.slots) + len(surveys))
-        used = self.slots.uses["backend"].tolist()
+        used = self.slots["backend"].tolist()
         self.backends = {code: chosen.backend_of(code, options) for code in sorted(set(used))}
-        self.files = Files(self.slots, [self.backends[code] for code in used])
+        # A file that is written is opened for writing, and made where it does not exist: only read files were staged.
+        made = zip(self.slots["file_id"].tolist(), writable.tolist(), self.slots["uses"].tolist(), strict=True)
+        files = (FileSlot(path=placements.path(file), writable=w, create=w, uses=uses) for file, w, uses in made)
+        self.files = Files(files, [self.backends[code] for code in used])
         require_descriptors(lanes + len(surveys))
         require_threads(lanes)
         sizes = capture.files["size"].to_numpy()
@@ -323,7 +320,7 @@ class _Process:
         shared = None if paced is None else paced.shared.counters
         batch_items = batch_items_of(lanes)
         loop = functools.partial(Lane, self.files, pace=pace, start=gate, stop=stop, counters=shared)
-        for survey, numbers in zip(surveys, self.slots.numbers, strict=True):
+        for survey, numbers in zip(surveys, slots, strict=True):
             rank, ready = survey.rank, np.empty(0)
             if paced is None:
                 causal = None
@@ -358,13 +355,16 @@ class _Process:
                 fed.append(FedLane(loop(), f"{rank}.compute", rows_of_lane(script), self.compute[rank].record))
         self.expected_ns = pacing.recorded_ns(context.recorded_ns)
         total = sum(survey.operations for survey in surveys)
-        self.feeder = Feeder(fed, self.slots, gate, stop, pace, total, self.expected_ns)
+        self.feeder = Feeder(fed, self.path_of, gate, stop, pace, total, self.expected_ns)
         self.cost_ns = {which: per_operation_ns(in_python=which) for which in {lane.calls_python for lane in fed}}
 
         # Files that the run itself makes have no pages yet, and those of an object store have none on this machine.
         read = np.unique(np.concatenate([np.empty(0, dtype=np.int32), *(survey.reads for survey in surveys)]))
         there = [not options.on_objects and os.path.exists(placements.path(file)) for file in read.tolist()]
-        self._placements, self._read = placements, read[np.array(there, dtype=bool)]
+        self._read = read[np.array(there, dtype=bool)]
+
+    def path_of(self, slot: int) -> bytes:
+        return self._placements.path(int(self.slots["file_id"][slot]))
 
     def paths_read(self) -> Iterator[bytes]:
         """Paths of the files that this process reads and that existed before the run."""
@@ -378,9 +378,10 @@ class _Process:
     def open_together(self) -> None:
         """Open the files of collective operations, in the order of the slots. Collective."""
         if self.collective is not None:
-            written = self.context.collectives.written[self.slots.uses["file_id"]].tolist()
-            mine = np.flatnonzero(self.slots.uses["backend"] == MPIIO_COLLECTIVE).tolist()
-            slots = [replace(self.slots[at], writable=written[at], create=written[at]) for at in mine]
+            files = self.slots["file_id"][self.slots["backend"] == MPIIO_COLLECTIVE].tolist()
+            written = self.context.written.tolist()
+            paths = {file: self._placements.path(file) for file in files}
+            slots = [FileSlot(path=path, writable=written[file], create=written[file]) for file, path in paths.items()]
             self.collective.open_together(slots)
 
     def write_operations(self) -> int:
@@ -421,30 +422,11 @@ def per_operation_ns(*, in_python: bool = False) -> float:
 # --------------------------------------------------------------------------------------------------------- issue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """The results of one process, which process 0 gathers at the end: its totals, and what does not add up.
-
-    `processors`: those that it may use, with the name of their node.
-    """
-
-    tally: Tally
-    spans: pa.Table
-    stopped: bool
-    dropped: page_cache.DropResult | None
-    warnings: tuple[str, ...]
-    backends: tuple[str, ...]
-    overhead: Overhead
-    models: Mapping[int, Mapping[str, Any]] | None
-    stalls: Intervals
-    elapsed_ns: int
-    processors: frozenset[tuple[str, int]]
-
-
 def _issued(
     process: _Process, comm: Communicator, limit: TimeLimit, report_progress: Callable[[Progress], None]
-) -> tuple[_Part, int]:
-    """Issue all operations. Returns this process's results, and when it began (CLOCK_REALTIME in ns). Collective."""
+) -> tuple[Tally, pa.Table, int]:
+    """Issue all operations. Returns this process's totals and spans, and when it began (CLOCK_REALTIME in ns).
+    Collective."""
     context, options, feeder, doing = process.context, process.options, process.feeder, limit.doing
     limit.where = feeder.standing
     with doing("dropping the twin from the page cache"):
@@ -479,44 +461,38 @@ def _issued(
             not_closed = together(comm, lambda: [] if collective is None else collective.close_together())
         with doing("writing the capture of the replay"):
             stored = together(comm, process.write_operations)
-    not_closed = [*((each.path, each.errno) for each in process.files.failures() if each.call == "close"), *not_closed]
-    lanes = feeder.lanes
+    not_closed += [(path, number) for _, path, call, number in process.files.failures() if call == "close"]
+    lanes, each = feeder.lanes, [recorder.tally for of_rank in process.recorders.values() for recorder in of_rank]
     costs = [(process.cost_ns[lane.calls_python], lane.loop.items_done) for lane in lanes]
-    models: dict[int, Mapping[str, Any]] | None = None
-    if context.steps is not None:
-        from dxt_replay.replay.causal.explain import rank_model
-
-        models = {rank: rank_model(model) for rank, model in context.steps.models.items()}
     of_process = Tally(
         close_errors=Counter(number for _, number in not_closed),
+        last_end_ns=max(compute.last_end_ns for compute in process.compute.values()) if process.compute else 0,
+        starved_ns=sum(lane.loop.starved_ns for lane in process.operation_lanes),
         lanes=process.lane_count,
         stored=stored,
         left_out=sum(survey.left_out for survey in context.surveys),
         not_direct=sum(lane.loop.not_direct for lane in lanes),
         python_lanes=sum(lane.calls_python for lane in lanes),
+        backends=frozenset(chosen.BACKENDS[code] for code in process.backends),
+        cost_ns=max(((cost * items, cost) for cost, items in costs), default=(0.0, 0.0)),
         busy_ns=busy_ns,
+        elapsed_ns=elapsed_ns,
+        processors=frozenset((node_id(), number) for number in available),
         residency=residency,
         jitter_ns=probe.lateness_ns() if first else Distribution(),
         jitter_before_ns=before_ns,
-    )
-    part = _Part(
-        tally=_tally(process) + of_process,
-        spans=together(comm, process.spans),
-        stopped=stopped,
-        dropped=dropped,
-        warnings=_warnings(process, not_closed),
-        backends=tuple(chosen.BACKENDS[code] for code in process.backends),
-        overhead=max(
-            (Overhead(per_operation_ns=cost, busiest_lane_ns=cost * items) for cost, items in costs),
-            key=lambda overhead: overhead.busiest_lane_ns,
-            default=Overhead(),
-        ),
-        models=models,
         stalls=probe.stalls(start_ns),
-        elapsed_ns=elapsed_ns,
-        processors=frozenset((node_id(), number) for number in available),
+        stopped=stopped,
+        warnings=_warnings(process, not_closed),
     )
-    return part, wall_zero_ns + start_ns
+    if dropped is not None:
+        of_process.cache_warnings, of_process.keeps_pages = dropped.warnings, bool(dropped.kept)
+    if context.steps is not None:
+        from dxt_replay.replay.causal.explain import rank_model
+
+        of_process.models = {rank: rank_model(model) for rank, model in context.steps.models.items()}
+    tally = sum(each, of_process) + process.times.tally()
+    return tally, together(comm, process.spans), wall_zero_ns + start_ns
 
 
 def _jitter_before(process: _Process, comm: Communicator) -> Distribution:
@@ -563,18 +539,10 @@ def _feed_together(
             together(comm, lambda: relay.then_meet(feed))
 
 
-def _tally(process: _Process) -> Tally:
-    each = (recorder.tally for recorders in process.recorders.values() for recorder in recorders)
-    starved_ns = sum(lane.loop.starved_ns for lane in process.operation_lanes)
-    total = sum(each, Tally(starved_ns=starved_ns)) + process.times.tally()
-    total.last_end_ns = max((total.last_end_ns, *(compute.last_end_ns for compute in process.compute.values())))
-    return total
-
-
 def _warnings(process: _Process, not_closed: Sequence[tuple[bytes, int]]) -> tuple[str, ...]:
     """Warnings about the way in which operations were issued. `not_closed`: path and errno of each failed close."""
     context = process.context
-    found = list(context.collectives.warnings)
+    found = list(context.notes)
     if any(getattr(backend, "takes_turns", False) for backend in process.backends.values()):
         found.append("the MPI library lacks MPI_THREAD_MULTIPLE, so the lanes of a process called it one at a time")
     if context.surveys:
@@ -598,54 +566,27 @@ def _warnings(process: _Process, not_closed: Sequence[tuple[bytes, int]]) -> tup
 # --------------------------------------------------------------------------------------------------------- finish
 
 
-def _finished(parts: Sequence[_Part], process: _Process, output: Path, zero_ns: int) -> RunResult:
-    """Write the files that cover the whole replay, and move the output to its place. `zero_ns`: see `_issued`."""
+def _finished(parts: Sequence[tuple[Tally, pa.Table]], process: _Process, output: Path, zero_ns: int) -> RunResult:
+    """Write the files that cover the whole replay, and move the output to its place. `parts`, `zero_ns`: of
+    `_issued`."""
     context, options, working = process.context, process.options, process.working
-    capture, paths = context.capture, context.capture.paths
-    spans = pa.concat_tables([part.spans for part in parts])
-    stalls = functools.reduce(Intervals.union, (part.stalls for part in parts))
-    drops = [part.dropped for part in parts if part.dropped is not None]
-    tally = sum((part.tally for part in parts), Tally())
-    stopped = any(part.stopped for part in parts)
-    available_ns = max(part.elapsed_ns for part in parts) * len(
-        frozenset[tuple[str, int]]().union(*(part.processors for part in parts))
-    )
-    models = {rank: model for part in parts for rank, model in (part.models or {}).items()}
+    capture = context.capture
+    tally, spans = sum((part for part, _ in parts), Tally()), pa.concat_tables([spans for _, spans in parts])
     result = RunResult(
         capture=output,
         pacing=options.pacing,
         compute=options.compute,
         tally=tally,
-        failures=named_failures(tally.failures, paths()) if len(tally.failures) else (),
         recorded_ns=context.recorded_ns,
-        jitter_us=percentiles_us(tally.jitter_ns),
-        jitter_before_us=percentiles_us(tally.jitter_before_ns),
-        processors_pct=100 * tally.busy_ns / available_ns if available_ns else None,
-        stood_still_s=units.ns_to_seconds(int(stalls.covered_before(np.array([tally.last_end_ns]))[0])),
-        cache=CacheState(
-            policy="cold" if options.cold else "as found",
-            resident_before_pct=tally.residency.percent,
-            warnings=tuple(dict.fromkeys(text for found in drops for text in found.warnings)),
-            keeps_pages=any(found.kept for found in drops),
-        ),
         processes=len(parts),
-        idle_processes=max(0, len(parts) - len(capture.ranks)),
-        lanes=tally.lanes,
-        io=IoResult(
-            api=options.api,
-            backends=tuple(sorted({name for part in parts for name in part.backends})),
-            direct=options.direct,
-            not_direct=tally.not_direct,
-            python_lanes=tally.python_lanes,
-            warnings=tuple(dict.fromkeys(text for part in parts for text in part.warnings)),
-        ),
-        overhead=max((part.overhead for part in parts), key=lambda overhead: overhead.busiest_lane_ns),
-        models=None if context.steps is None else models,
-        left_out=tally.left_out,
-        stopped=stopped,
+        ranks=len(capture.ranks),
+        api=options.api,
+        direct=options.direct,
+        cold=options.cold,
+        failures=named_failures(tally.failures, capture.paths()) if len(tally.failures) else (),
         generated=generated(capture.info),
     )
-    if options.pacing.pace is Pace.STEPS and not stopped:
+    if options.pacing.pace is Pace.STEPS and not tally.stopped:
         from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 
         limits = training_limits_ns(spans)
@@ -653,9 +594,9 @@ def _finished(parts: Sequence[_Part], process: _Process, output: Path, zero_ns: 
             capture.spans,
             spans,
             longest_log_wait_ns(capture.info, capture.spans),
-            stood_still_ns=int(stalls.covered_within(limits[:1], limits[1:]).sum()),
+            stood_still_ns=int(tally.stalls.covered_within(limits[:1], limits[1:]).sum()),
         )
-        reasons = (model["evidence"]["doubt"] or "" for model in models.values())
+        reasons = (model["evidence"]["doubt"] or "" for model in tally.models.values())
         doubt = doubt_of_capture(capture, context.steps if len(parts) == 1 else None, reasons)
         result = replace(result, training=training, doubt=doubt)
     writer.write_spans(working, spans)
@@ -665,6 +606,6 @@ def _finished(parts: Sequence[_Part], process: _Process, output: Path, zero_ns: 
     columns = [unknown.get(name, capture.files[name]) for name in FILES_SCHEMA.names]
     writer.write_files(working, pa.Table.from_arrays(columns, schema=FILES_SCHEMA))
     writer.write_lanes(working, writer.lanes_with_facts(capture.lanes, ["role"]))
-    writer.write_capture_info(working, replay_info(capture, result, zero_ns, tally.stored, options.sources))
+    writer.write_capture_info(working, replay_info(capture, result, zero_ns, options.sources))
     writer.publish_capture(working, output, force=options.force)
     return result

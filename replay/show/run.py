@@ -86,7 +86,7 @@ def run_sections(run: RunResult) -> list[Section]:
     said = []
     if run.disturbed is not None:
         said.append(f"D{run.disturbed[1:]}, so the times below are not those of the storage.")
-    said += from_page_cache(run.from_page_cache, run.cache.resident_before_pct)
+    said += from_page_cache(run.from_page_cache, run.resident_before_pct)
     said += [*(run.doubt.sentences if run.training else []), *training_sentence(run.training), run_headline(run)]
     in_all = run.tally.failed + run.tally.short
     more = f"The first {len(failures)} of {format_count(in_all)}; the capture holds all of them."
@@ -182,15 +182,15 @@ def _recorded(run: RunResult) -> str:
 
 def repeat_sections(repeats: Repeats) -> list[Section]:
     """The tables of `dxt-replay run --repeat N`."""
-    runs, median_s = repeats.runs, repeats.elapsed_s.median
+    runs, median_s = repeats.runs, repeats.elapsed_s["median"]
     rows = []
     for number, run in enumerate(runs, start=1):
         from_median = f"{100 * (run.elapsed_s / median_s - 1):+.2f} %" if median_s else "-"
         state = "stopped" if run.stopped else "disturbed" if run.disturbed else from_median
         rows.append({**run.as_json(), "run": str(number), "from_median": state})
     doubt = next((run.doubt.sentences for run in runs if run.training), [])
-    warm = max(runs, key=lambda run: (run.from_page_cache, run.cache.resident_before_pct or 0.0))
-    cached = from_page_cache(warm.from_page_cache, warm.cache.resident_before_pct)
+    warm = max(runs, key=lambda run: (run.from_page_cache, run.resident_before_pct or 0.0))
+    cached = from_page_cache(warm.from_page_cache, warm.resident_before_pct)
     stopped = f"STOPPED in run {len(rows)}: its figures end there" if any(run.stopped for run in runs) else ""
     sections = [
         prose(stopped, [*cached, *doubt, repeat_headline(repeats)]),
@@ -208,8 +208,8 @@ def repeat_headline(repeats: Repeats) -> str:
     if not whole:
         return run_headline(runs[0])
     times = "once" if len(whole) == 1 else f"{len(whole)} times"
-    spread = f"{seconds(elapsed.min)} to {seconds(elapsed.max)}"
-    done = f"eplayed {times} in a median of {seconds(elapsed.median)} ({spread}; {_recorded(runs[0])})"
+    spread = f"{seconds(elapsed['min'])} to {seconds(elapsed['max'])}"
+    done = f"eplayed {times} in a median of {seconds(elapsed['median'])} ({spread}; {_recorded(runs[0])})"
     of_runs = f"of {format_counted(len(runs), 'run')}"
     failed = sum(1 for run in runs if run.tally.failed or run.tally.short or run.tally.close_errors)
     if failed:

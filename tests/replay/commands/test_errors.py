@@ -266,9 +266,19 @@ def test_the_help_of_a_command_is_short(name: str, capsys: pytest.CaptureFixture
     assert len(lines) <= 35
 
 
+@pytest.mark.parametrize(
+    ("variable", "command", "answer"),
+    [
+        ("DXT_REPLAY_RUN_STEPS", "run", "--steps is now --part steps=..."),
+        ("DXT_REPLAY_SIMULATE_BEGIN", "simulate", "--from is now --part from=..."),
+        ("DXT_REPLAY_SUMMARY_CSV_FILE", "summary", "--csv is now -o FILE.csv"),
+        ("DXT_REPLAY_SUMMARY_PARQUET_FILE", "summary", "--parquet is now -o FILE.parquet"),
+        ("DXT_REPLAY_REGRESS_BASELINE_MAPS", "regress", "--baseline-map is now --map baseline:PREFIX=DIR"),
+    ],
+)
 def test_an_option_of_an_earlier_release_is_refused_in_the_environment_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    variable: str, command: str, answer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DXT_REPLAY_RUN_STEPS", "1")
-    assert main(["run", "x"]) == 2
-    assert "DXT_REPLAY_RUN_STEPS is set, and --steps is now --part steps=..." in capsys.readouterr().err
+    monkeypatch.setenv(variable, "1")
+    assert main([command, "x"]) == 2
+    assert f"{variable} is set, and {answer}" in capsys.readouterr().err

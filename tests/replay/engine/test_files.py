@@ -117,7 +117,7 @@ def test_errors_of_the_system_are_results(data, tmp_path):
     ]
     files = Files(slots)
     assert results(files, *items) == [-errno.ENOENT, -errno.EISDIR, -errno.EBADF, -errno.ELOOP, 1]
-    assert [(f.slot, f.call, f.errno, f.path) for f in files.failures()] == [
+    assert [(slot, call, number, path) for slot, path, call, number in files.failures()] == [
         (0, "open", errno.ENOENT, slots[0].path),
         (3, "open", errno.ELOOP, slots[3].path),
     ]
@@ -400,7 +400,7 @@ def test_a_stream_says_what_the_system_says(tmp_path):
     ]
     with no_file_may_grow():
         files.close_all()
-    found = [(failure.slot, failure.call, failure.errno) for failure in files.failures()]
+    found = [(slot, call, number) for slot, _, call, number in files.failures()]
     opens = [(1, "open", errno.ELOOP), (3, "open", errno.ENOENT), (4, "open", errno.ELOOP)]
     assert found == [(0, "close", errno.EFBIG), *opens]
     assert not (tmp_path / "behind").exists()
@@ -447,7 +447,7 @@ def test_a_failed_close_in_python_is_told():
     files = Files([FileSlot(path=b"/a"), FileSlot(path=b"/b", uses=9)], Full())
     assert results(files, (READ_AT, 1, 0, 1, 0)) == [1]
     files.close_all()
-    assert [(failure.slot, failure.call, failure.errno) for failure in files.failures()] == [(1, "close", errno.ENOSPC)]
+    assert [(slot, call, number) for slot, _, call, number in files.failures()] == [(1, "close", errno.ENOSPC)]
 
 
 def test_a_stream_keeps_small_writes_until_a_sync(tmp_path):

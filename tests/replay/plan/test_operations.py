@@ -1,5 +1,4 @@
 import numpy as np
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,11 +28,10 @@ from dxt_replay.replay.plan.operations import (
     batch_items_of,
     busy_intervals,
     compute_rows,
-    process_file_slots,
+    process_slots,
 )
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.spill import SpillFile
-from dxt_replay.replay.target.placement import Placements
 from dxt_replay.traces.schema import OPEN_FLAGS, SPAN_KINDS
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 
@@ -58,14 +56,9 @@ def compute_of(capture, *, pacing=None, compute="sleep"):
     return compute_rows(spans_by_rank(capture.spans, [0])[0], pacing or Pacing(), compute, origin_ns=100)
 
 
-def placed(files):
-    below = pa.array([str(number) for number in range(files)], pa.large_string())
-    return Placements(base=b"/t/", below=below, real=pa.nulls(files, pa.large_binary()))
-
-
 def planned(capture, pacing=None):
     survey = survey_rank(capture, 0, choose_layers(capture))
-    (numbers,) = process_file_slots([survey], placed(capture.files.num_rows)).numbers
+    _, _, (numbers,) = process_slots([survey])
     return RankPlan(capture, survey, numbers, pacing or Pacing(), origin_ns=100, spill=SpillFile())
 
 
@@ -99,14 +92,10 @@ def test_batches_never_exceed_what_the_loop_takes_and_think_carries_over_between
 def test_written_files_are_made_and_a_file_has_a_slot_for_each_back_end(tmp_path):
     ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), *[write(1, start_ns=102)] * 2]
     capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
-    found = process_file_slots([survey_rank(capture, 0, choose_layers(capture))] * 2, placed(2))
-    read_twice = [(b"/t/0", False, False, 1)] * 2
-    assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in found] == 2 * [
-        *read_twice,
-        (b"/t/1", True, True, 2),
-    ]
-    assert found.uses["backend"].tolist() == [POSIX, STDIO, POSIX] * 2
-    assert [numbers.of[POSIX].tolist() for numbers in found.numbers] == [[0, 2], [3, 5]]
+    uses, writable, slots = process_slots([survey_rank(capture, 0, choose_layers(capture))] * 2)
+    assert uses.tolist() == [(0, POSIX, 1), (0, STDIO, 1), (1, POSIX, 2)] * 2
+    assert writable.tolist() == [False, False, True] * 2
+    assert [numbers[POSIX].tolist() for numbers in slots] == [[0, 2], [3, 5]]
     source = planned(capture)
     assert [slots(drained(source, lane)[0]) for lane in (0, 1)] == [[0, 2, 2], [1]]
 

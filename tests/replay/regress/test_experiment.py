@@ -25,7 +25,7 @@ from dxt_replay.replay.regress.experiment import (
 from dxt_replay.replay.regress.metrics import METRICS, measure, primary_metric
 from dxt_replay.replay.regress.statistics import Verdict
 from dxt_replay.replay.run.feeder import Progress
-from dxt_replay.replay.run.recorded import Tally
+from dxt_replay.replay.run.result import Tally
 from dxt_replay.replay.target.posix import PosixTarget
 from dxt_replay.replay.target.stage import stage
 from dxt_replay.traces.errors import TargetError, UsageError

@@ -95,7 +95,7 @@ def test_the_lag_is_that_of_the_next_operation() -> None:
     lane.pump()
     gate = StartGate()
     gate.cell[0] = 100
-    feeder = Feeder([lane], (), gate, StopFlag(), LoopPace.ABSOLUTE, 5, 50)
+    feeder = Feeder([lane], str.encode, gate, StopFlag(), LoopPace.ABSOLUTE, 5, 50)
     behind = []
     for ring.items_done in range(6):
         behind.append(feeder._progress(145).lag_ns)

@@ -24,15 +24,8 @@ from dxt_replay.replay.engine.items import (
     wait,
 )
 from dxt_replay.replay.plan.spill import RowQueue, SpillFile
-from dxt_replay.replay.run.recorded import (
-    MOST_FAILURES,
-    RESULT_ROW,
-    ComputeRecorder,
-    LaneRecorder,
-    Tally,
-    TimeCollector,
-    rank_rows,
-)
+from dxt_replay.replay.run.recorded import ComputeRecorder, LaneRecorder, TimeCollector, rank_rows
+from dxt_replay.replay.run.result import MOST_FAILURES, RESULT_ROW, Tally
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, TRACED, WRITE
 from tests.capture_builder import Span, spans_table
 from tests.examples import examples

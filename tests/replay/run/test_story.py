@@ -312,8 +312,8 @@ def test_each_run_has_its_capture_its_pages_dropped_and_the_median_is_theirs(tmp
     options = RunOptions(target=tmp_path / "twin", pacing=Pacing(pace=Pace.NONE), cold=True)
     repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 3)
     assert repeats is not None
-    assert [run.cache.policy for run in repeats.runs] == ["cold"] * 3
-    assert {run.cache.resident_before_pct for run in repeats.runs} <= {0.0, None}
+    assert [run.cold for run in repeats.runs] == [True] * 3
+    assert {run.resident_before_pct for run in repeats.runs} <= {0.0, None}
     document = repeats.as_json()
     elapsed = [run["elapsed_s"] for run in document["runs"]]
     assert (document["repeats"], len(elapsed)) == (3, 3)
