@@ -6,7 +6,6 @@ import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -339,7 +338,6 @@ def _summary(
     For several captures or logs, or a folder of many, it prints a table with a line for each job.
     """
     from dxt_replay.profiler_merge.analysis.named_tables import summary_table
-    from dxt_replay.profiler_merge.analysis.table_formats import json_members
     from dxt_replay.replay.show.tables import summary_or_tables
 
     names = tuple(dict.fromkeys(show))
@@ -360,7 +358,7 @@ def _summary(
         if sections is not None:
             session.print_answer(sections)
         elif place is None:
-            session.print_json(found.as_json(lambda table: partial(json_members, table)))
+            session.print_json(found.as_json())
         else:
             _write_table(found.tables[names[0]] if names else summary_table(found.summary), place, force=force)
     return 0
