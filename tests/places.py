@@ -1,6 +1,8 @@
 """Where the tests find the checkout, small recordings in it, and whole ones that lie beside it on some machines."""
 
 import os
+import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,9 @@ PACKAGE = ROOT / "src" / "dxt_replay"
 
 PYTHON_PATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
 """PYTHONPATH of a process that imports this checkout's package and its tests, whatever is installed."""
+
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 
 SHARED = ROOT.parent / "shared"
 CAPTURES = SHARED / "captures"

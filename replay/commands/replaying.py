@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -232,15 +232,11 @@ def run(
     ReplayError names the call that hangs. If the calling thread itself is stuck in it, the process ends with status 2.
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
     """
-    from dxt_replay.replay.run.story import run_replay
-
     how = {"pace": pace, "speed": speed, "compute": compute, "api": api, "timeout_s": timeout_s, "cold": cold}
-    with _ready(capture, target, Path(output), comm, how | {"maps": maps}, part=part, force=force) as ready:
-        source, options, processes = ready
-        with session.progress(session.of_run, on_progress, shown=processes.rank == 0) as progress:
-            result = run_replay(source, Path(output), options, processes, progress)
-    everywhere: RunResult = processes.broadcast(result)
-    return everywhere
+    (found,) = _replays(
+        capture, target, [Path(output)], how | {"maps": maps}, part=part, force=force, show=on_progress, comm=comm
+    )
+    return found
 
 
 def run_repeatedly(
@@ -262,17 +258,13 @@ def run_repeatedly(
 
     Raises: as `run`. The captures of the earlier runs stay.
     """
-    from dxt_replay.replay.run.story import run_repeatedly as repeat_run
+    from dxt_replay.replay.run.result import Repeats
+    from dxt_replay.replay.run.story import outputs_of
 
     check_choices(run, how)
-    ready = _ready(capture, target, Path(output), comm, how, part=part, force=force, times=times)
-    with (
-        ready as (source, options, processes),
-        session.progress(session.of_run, on_progress, shown=processes.rank == 0) as progress,
-    ):
-        result = repeat_run(source, Path(output), options, processes, times, progress)
-    everywhere: Repeats = processes.broadcast(result)
-    return everywhere
+    outputs = outputs_of(Path(output), times)
+    found = _replays(capture, target, outputs, how, part=part, force=force, show=on_progress, comm=comm)
+    return Repeats(runs=tuple(found))
 
 
 @command(name="run", like=run)
@@ -293,33 +285,36 @@ def _run(
     return print_it
 
 
-@contextmanager
-def _ready(
+def _replays(
     capture: CaptureOrPath,
     target: PathLike,
-    output: Path,
-    comm: Communicator | None,
+    outputs: Sequence[Path],
     how: dict[str, Any],
     *,
     part: Parts,
     force: bool,
-    times: int = 1,
-) -> Iterator[tuple[Capture, RunOptions, Communicator]]:
-    """The opened capture and the options of a run, checked as far as possible before logs are merged. Collective."""
+    show: Callable[[Progress], None] | None,
+    comm: Communicator | None,
+) -> list[RunResult]:
+    """Replay into each of `outputs`. What can be refused is refused before logs are merged. Collective."""
     from dxt_replay.replay.plan.pacing import check_timeout
     from dxt_replay.replay.ranks.mpi import connect, first_does, together
     from dxt_replay.replay.ranks.stopping import TimeLimit
-    from dxt_replay.replay.run.story import check_outputs
+    from dxt_replay.replay.run.story import run_repeatedly
+    from dxt_replay.traces.store.writer import check_capture_output
 
     processes = comm or connect()
     timeout_s = check_timeout(how.get("timeout_s"))
     with ExitStack() as held:
         with TimeLimit(timeout_s, processes, "opening the capture, or waiting for the other processes"):
-            first_does(processes, lambda: check_outputs(output, times, force=force))
+            first_does(processes, lambda: [check_capture_output(path, force=force) for path in outputs])
             together(processes, lambda: pacing_of(capture, how.get("pace", "timed"), how.get("speed", 1.0)))
-            source = held.enter_context(opened(capture, processes, output, part=part))
+            source = held.enter_context(opened(capture, processes, outputs[0], part=part))
             options = together(processes, lambda: run_options(source, target, force=force, **how))
-        yield source, options, processes
+        progress = held.enter_context(session.progress(session.of_run, show, shown=processes.rank == 0))
+        runs = run_repeatedly(source, outputs, options, processes, progress)
+    everywhere: list[RunResult] = processes.broadcast(runs)
+    return everywhere
 
 
 def run_options(

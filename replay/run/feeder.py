@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -79,36 +78,26 @@ class FedLane:
         self._unrecorded: list[Completed] = []
         self._in_flight: deque[np.ndarray] = deque()
         self._collected = self._operations_collected = 0
-        self._waiting: np.ndarray | None = None
         self._finished = False
 
     def pump(self) -> None:
         self.collect()
         while not self._finished and len(self._in_flight) < RING_BATCHES:
-            rows = self._next_rows() if self._waiting is None else self._waiting
-            if not len(rows):
+            if len(rows := self._next_rows()):
+                self.loop.submit(rows)
+                self._in_flight.append(rows)
+            else:
                 self.loop.finish()
                 self._finished = True
-            elif self.loop.submit(rows):
-                self._in_flight.append(rows)
-                self._waiting = None
-            else:
-                self._waiting = rows
-                return
 
-    def collect(self) -> None:
+    def collect(self, *, last: bool = False) -> None:
+        """Take the results that there are. `last`: record all of them."""
         while (done := self.loop.collect()) is not None:
             rows = self._in_flight.popleft()[: done.count]
             self._unrecorded.append(done)
             self._collected += done.count
             self._operations_collected += int(np.count_nonzero(is_operation(rows)))
-            if sum(each.count for each in self._unrecorded) >= self._record_items:
-                self._record(Completed.joined(self._unrecorded))
-                self._unrecorded = []
-
-    def end(self) -> None:
-        self.collect()
-        if self._unrecorded:
+        if self._unrecorded and (last or sum(each.count for each in self._unrecorded) >= self._record_items):
             self._record(Completed.joined(self._unrecorded))
             self._unrecorded = []
 
@@ -137,16 +126,6 @@ def rows_of_lane(rows: np.ndarray) -> Callable[[], np.ndarray]:
     """The source of a lane with all items known from the beginning: a training thread, or an input pipeline."""
     batches = iter([rows[at : at + BATCH_ITEMS] for at in range(0, len(rows), BATCH_ITEMS)])
     return lambda: next(batches, rows[:0])
-
-
-class Standing(NamedTuple):
-    """What a lane is executing: whether it is in a call (an operation that was due, or the open before one), whether it
-    waits until other lanes have done something, since when (ns ago), and a sentence about it."""
-
-    in_call: bool
-    awaits: bool
-    since_ns: int
-    sentence: str
 
 
 class Feeder:
@@ -210,8 +189,8 @@ class Feeder:
         `alone`: no other process takes part, whose lanes could end a wait.
         """
         self._gate.open(start_ns)
-        next_report_ns, patient_until_ns = 0, None
-        next_look_ns = self._gate.t0_ns + STUCK_NS if alone else MAX_TIME_NS
+        next_report_ns, patient_until_ns = 0, MAX_TIME_NS
+        next_look_ns = start_ns + STUCK_NS if alone else MAX_TIME_NS
         loops = [lane.loop for lane in self.lanes]
         with self._ended_on_error(join=not bound):
             while any(thread.is_alive() for thread in self._threads):
@@ -228,25 +207,22 @@ class Feeder:
                     ended = limit.message(self._where()[1]) if limit.expired else "the replay was stopped"
                     raise ReplayError(f"{ended} during collective operations; its output was discarded")
                 if limit.expired:
-                    self._stop.set()
                     since_ns, sentence = self._where()
                     self.hung = since_ns, limit.message(sentence)
-                    return
-                if now_ns >= next_look_ns:
+                elif now_ns >= next_look_ns:
                     next_look_ns = now_ns + STUCK_NS
-                    if (cause := self._stuck()) is not None:
-                        self._stop.set()
-                        self.hung = STUCK_NS, cause
-                        return
-                if self._stop.is_set():
-                    patient_until_ns = patient_until_ns or now_ns + STOP_PATIENCE_NS
+                    self.hung = self._stuck()
+                elif self._stop.is_set():
+                    patient_until_ns = min(patient_until_ns, now_ns + STOP_PATIENCE_NS)
                     if now_ns > patient_until_ns:
                         since_ns, sentence = self._where()
                         self.hung = since_ns, f"the replay was stopped, but a call does not return: {sentence}"
-                        return
+                if self.hung is not None:
+                    self._stop.set()
+                    return
                 rest.after_round()
         for lane in self.lanes:
-            lane.end()  # after a stop, the rest of the plan is not read
+            lane.collect(last=True)  # after a stop, the rest of the plan is not read
 
     @contextmanager
     def _ended_on_error(self, *, join: bool) -> Iterator[None]:
@@ -291,26 +267,28 @@ class Feeder:
 
     def _longest_call(self) -> tuple[int, str] | None:
         """Duration in ns of the longest running operation, and a sentence about it."""
-        standings = map(self._standing, self.lanes)
-        calls = sorted((at for at in standings if at is not None and at.in_call), key=lambda at: -at.since_ns)
+        found = [at for lane in self.lanes if (at := self._standing(lane)) is not None]
+        calls = sorted(((since_ns, sentence) for in_call, _, since_ns, sentence in found if in_call), reverse=True)
         if not calls:
             return None
         others = f", and {format_count(len(calls) - 1)} other lanes are in one" if len(calls) > 1 else ""
-        return calls[0].since_ns, f"{calls[0].sentence}{others}"
+        return calls[0][0], f"{calls[0][1]}{others}"
 
-    def _stuck(self) -> str | None:
-        """A sentence if all lanes have waited for each other for STUCK_NS, so that none can ever go on; else None."""
+    def _stuck(self) -> tuple[int, str] | None:
+        """STUCK_NS and a sentence, if all lanes have waited for each other for so long that none can ever go on."""
         alive = [lane for lane, thread in zip(self.lanes, self._threads, strict=True) if thread.is_alive()]
-        standings = [self._standing(lane) for lane in alive]
-        if not standings or not all(at is not None and at.awaits and at.since_ns >= STUCK_NS for at in standings):
+        found = [self._standing(lane) for lane in alive]
+        if not found or not all(at is not None and at[1] and at[2] >= STUCK_NS for at in found):
             return None
-        return (
-            f"{format_count(len(standings))} lanes wait for each other: the causal model contradicts itself. "
+        return STUCK_NS, (
+            f"{format_count(len(found))} lanes wait for each other: the causal model contradicts itself. "
             "Replay with --pace timed or think, which need no model"
         )
 
-    def _standing(self, lane: FedLane) -> Standing | None:
-        """None for a lane that has ended, or that its feeder has not filled."""
+    def _standing(self, lane: FedLane) -> tuple[bool, bool, int, str] | None:
+        """What a lane is executing: whether it is in a call (an operation that was due, or the open before one),
+        whether it waits until other lanes have done something, since when (ns ago), and a sentence about it. None for a
+        lane that has ended, or that its feeder has not filled."""
         if (row := lane.next_row()) is None:
             return None
         now_ns, begun_ns, kind = time.monotonic_ns(), lane.loop.last_end_ns, int(row["kind"])
@@ -333,7 +311,7 @@ class Feeder:
         since_ns = max(0, now_ns - begun_ns)
         rank, _, number = lane.name.partition(".")
         sentence = f"rank {rank}, lane {number} has been in {item} for {ns_to_seconds(since_ns):.1f} s"
-        return Standing(in_call, opening == NO_OPEN and kind == WAIT, since_ns, sentence)
+        return in_call, opening == NO_OPEN and kind == WAIT, since_ns, sentence
 
 
 class _Rest:

@@ -34,7 +34,7 @@ from dxt_replay.replay.ranks.mpi import WAIT_PERIOD_S, Communicator, first_does,
 from dxt_replay.replay.ranks.stopping import StopRelay, TimeLimit, stop_on_signals
 from dxt_replay.replay.run.feeder import FedLane, Feeder, Progress, rows_of_lane
 from dxt_replay.replay.run.recorded import ComputeRecorder, LaneRecorder, TimeCollector, rank_rows
-from dxt_replay.replay.run.result import Repeats, RunResult, Tally, named_failures, replay_info
+from dxt_replay.replay.run.result import RunResult, Tally, named_failures, replay_info
 from dxt_replay.replay.target import page_cache
 from dxt_replay.replay.target.placement import Placements
 from dxt_replay.replay.target.stage import check_staged, prepare_run
@@ -104,38 +104,33 @@ def run_replay(
 
 def run_repeatedly(
     capture: Capture,
-    output: Path,
+    outputs: Sequence[Path],
     options: RunOptions,
     comm: Communicator,
-    times: int,
     report_progress: Callable[[Progress], None] = lambda progress: None,
-) -> Repeats | None:
-    """Replay `times` times from the same state: files of a run are created anew, and `cold` drops the twin's pages.
+) -> list[RunResult]:
+    """Replay into each of `outputs` from the same state: files of a run are created anew, and `cold` drops the twin's
+    pages. What is derived from the capture is shared by several runs.
 
-    Returns the results on process 0, None on the others. A stopped run is the last one.
+    Returns the results on process 0, none on the others. A stopped run is the last one.
     Raises: as `run_replay`. The captures of the earlier runs stay.
     """
-    layers = choose_layers_together(capture, comm, api=options.api)
-    context = derive_context(capture, comm, layers, options.pacing.pace)
+    context = None
+    if len(outputs) > 1:
+        layers = choose_layers_together(capture, comm, api=options.api)
+        context = derive_context(capture, comm, layers, options.pacing.pace)
     runs: list[RunResult] = []
-    for place in outputs_of(output, times):
+    for place in outputs:
         result = run_replay(capture, place, options, comm, report_progress, context)
-        if result is not None:
-            runs.append(result)
+        runs += [] if result is None else [result]
         if comm.broadcast(result is not None and result.stopped):
             break
-    return Repeats(runs=tuple(runs)) if runs else None
+    return runs
 
 
 def outputs_of(output: Path, times: int) -> list[Path]:
     """Paths of the captures of several runs, counted from 1: `OUT.1.capture`, `OUT.2.capture` beside `OUT.capture`."""
     return [output.with_name(f"{output.stem}.{number}{output.suffix}") for number in range(1, times + 1)]
-
-
-def check_outputs(output: Path, times: int, *, force: bool = False) -> None:
-    """Refuse the outputs of `times` runs before the first. Raises: TargetError when one exists and not `force`."""
-    for path in [output] if times == 1 else outputs_of(output, times):
-        writer.check_capture_output(path, force=force)
 
 
 # --------------------------------------------------------------------------------------- what the capture asks for

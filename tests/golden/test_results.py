@@ -42,7 +42,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "run-stopped": {"stopped": True, "operations": 210, "elapsed_s": 2.104},
     "run-faster": {"speed": 4.0, "compute_speed": 4.0, "io_speed": 4.0, "elapsed_s": 1.884},
     "run-as-fast-as-it-goes": {"pace": "none", "elapsed_s": 0.046, "lag_us": None},
-    "run-direct": {"direct": True, "backends": ["posix", "mpi_io"]},
+    "run-direct": {"direct": True, "backends": ["mpi_io", "posix"]},
     "run-empty": {
         "operations": 0,
         "elapsed_s": 0.0,

@@ -67,12 +67,6 @@ def test_a_line_for_each_job_with_what_it_moved(archive: Path) -> None:
     assert damaged["bytes_read"] is None
 
 
-def test_helper_processes_have_no_line_and_are_counted(archive: Path) -> None:
-    made = dxt_replay.summarise_each(archive)
-    assert made.helpers == 1
-    assert made.failed == 1
-
-
 def test_captures_and_logs_stand_in_one_table(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "mixed").mkdir()
     spans = [Span("step", start_ns=i * 1000, end_ns=i * 1000 + 900, step=i) for i in range(4)]
@@ -101,12 +95,6 @@ def test_bytes_that_only_counters_hold_are_counted(tmp_path: Path) -> None:
 def test_the_order_of_the_lines(archive: Path, order: str, names: list[str]) -> None:
     (archive / "2026" / "damaged.darshan").unlink()
     assert [row["name"] for row in rows(archive / "2026", sort=order)] == names
-
-
-@pytest.mark.parametrize("order", ["size", "name:", ""])
-def test_an_order_that_there_is_not(archive: Path, order: str) -> None:
-    with pytest.raises(UsageError, match=r"--sort .*: give one of name, job_id"):
-        rows(archive, sort=order)
 
 
 def test_each_job_gets_a_capture_where_its_log_lies(archive: Path, tmp_path: Path) -> None:
@@ -180,12 +168,6 @@ def test_workers_make_the_same(archive: Path, tmp_path: Path) -> None:
         made = dxt_replay.merge_each(archive, tmp_path / "out", executor=workers)
     assert shared == dxt_replay.summarise_each(archive)
     assert made.counts == {"merged": 3, "failed": 1}
-
-
-def test_on_job_counts_to_the_number_of_jobs(archive: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    dxt_replay.summarise_each(archive, on_job=lambda done, jobs: seen.append((done, jobs)))
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_a_link_below_the_output_is_not_followed(archive: Path, tmp_path: Path) -> None:

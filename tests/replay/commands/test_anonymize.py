@@ -23,16 +23,6 @@ def anonymize(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, s
     return status, captured.out, captured.err
 
 
-def test_what_was_replaced_is_printed(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = anonymize(capsys, capture.path, "-o", tmp_path / "o.capture")
-    assert (status, err) == (0, "")
-    text = " ".join(out.split())
-    assert "operations, unchanged 1" in text
-    assert "parts of paths replaced 3" in text
-    assert "key random, not kept" in text
-    assert "ann" not in open_capture(tmp_path / "o.capture").paths()[0]
-
-
 def test_the_key_may_lie_in_a_file(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "key").write_bytes(b"a key")
     options = ("-o", tmp_path / "a.capture", "--key-file", tmp_path / "key")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -45,13 +44,3 @@ def test_the_model_that_it_writes_can_be_simulated(target: Path, tmp_path: Path)
     assert main(["calibrate", "--target", str(target), "-o", str(output), "--minutes", "0.04", "-q"]) == 0
     done = dxt_replay.simulate(capture, output)
     assert done.prediction.elapsed_ns >= dxt_replay.simulate(capture, "null").prediction.elapsed_ns
-
-
-def test_as_json_the_object_is_that_of_the_file(
-    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "measured.json"
-    assert main(["calibrate", "--target", str(target), "-o", str(output), "--minutes", "0.04", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed.pop("schema_version"), printed.pop("output")) == (1, str(output))
-    assert json.loads(output.read_text())["measured"] == printed

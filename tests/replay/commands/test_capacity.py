@@ -124,15 +124,6 @@ def test_the_guess_of_a_storage_model_is_arithmetic(
     assert found.simulated_ranks == carried
 
 
-def test_a_workload_is_replayed_and_leaves_one_twin(workload: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    found = dxt_replay.capacity(workload, target, utilisation_pct=1.0, most=2)
-    assert (found.ranks, found.interval, found.limited_by) in ((2, (2, 2), NOTHING), (2, (2, 2), "memory"))
-    assert [run.ranks for run in found.runs] == [1, 2, 2]
-    assert [each.name for each in target.iterdir() if any(each.rglob("*.npz"))] == ["2-ranks"]
-    assert len(list((target / "2-ranks").rglob("*.npz"))) == 32
-
-
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_run_that_failed_says_nothing_of_the_storage(
     stopped: bool, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,18 +150,6 @@ def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> Non
     for ranks in (2, 3):
         copy = dxt_replay.open_capture(loads.of(ranks))
         assert loads.carried(copy, ranks) == (pytest.approx(100.0 * compute_ns / loops_ns), None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"utilisation_pct": 100.0}, "between 0 and 100"),
-        ({"most": 0}, "--most 0: give 1 to 65536"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(workload: Path, tmp_path: Path, arguments: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        dxt_replay.capacity(workload, **{"target": tmp_path / "t", **arguments})
 
 
 def test_captures_of_another_search_are_never_used(workload: Path, tmp_path: Path) -> None:

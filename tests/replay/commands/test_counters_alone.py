@@ -66,14 +66,6 @@ def test_one_rank_that_writes_a_shared_file_for_all(tmp_path: Path, capsys: pyte
     assert all(each["at_stake_s"] <= 20.0 for each in judged.values() if each["at_stake_s"])
 
 
-def test_a_file_of_some_ranks_is_compared_over_these(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    none = [{"record_id": record_id(SHARED), "rank": 0, "MPIIO_INDEP_OPENS": 1}]
-    for counts, uneven in (((100, 100, 100), False), ((100, 60, 100), True)):
-        mine = [posix(PART, rank, count, 10.0 * (rank + 1)) for rank, count in enumerate(counts)]
-        judged = found(capsys, log(tmp_path / f"{uneven}.darshan", posix=mine, mpiio=none))
-        assert ("rank-imbalance" in judged) == uneven
-
-
 @pytest.mark.parametrize(
     ("name", "codes"),
     [

@@ -1,25 +1,14 @@
 """The main job end to end, as the README's first command runs it, and on every capture beside the checkout."""
 
 import json
-import shutil
-import subprocess
-import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.compare.verdict import THRESHOLDS
-from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.store.reader import open_capture
-from tests.places import CAPTURES
 
-CAPTURES = sorted((CAPTURES).glob("*/job.darshan"))
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 EXACT = ("operations", "bytes", "files", "order")
 
 
@@ -62,26 +51,3 @@ def test_the_demo_says_what_to_do_next_and_keeps_what_it_made_when_asked(tmp_pat
     # 48,359 were traced, the others are reconstructed.
     assert source.operation_count() == replay.operation_count() == 48_359 + 118
     assert replay.info.made_by["result"]["failed"] == 0
-
-
-def test_the_demo_overwrites_nothing(tmp_path, capsys):
-    assert main(["demo", "imagenet", "-o", str(tmp_path)]) == 2
-    assert "the demo overwrites nothing" in capsys.readouterr().err
-    assert main(["demo", "imagenet", "-o", str(tmp_path / "missing" / "out")]) == 2
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CAPTURES, reason="the captures are not beside the checkout")
-@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
-@pytest.mark.parametrize("log", CAPTURES, ids=lambda log: log.parent.name)
-def test_every_capture_is_replayed_exactly_on_two_ranks(tmp_path, log):
-    merge([log], find_profiles(log.parent / "profile"), tmp_path / "source.capture")
-    source = open_capture(tmp_path / "source.capture")
-    stage(plan_stage(source, tmp_path / "twin"))
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "dxt_replay.replay.commands.main", "run", str(source.path)]
-    command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "replay.capture"), "--cold"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    comparison = compare(source, open_capture(tmp_path / "replay.capture")).as_json()
-    assert {name: comparison["exact"][name] for name in EXACT} == dict.fromkeys(EXACT, True)

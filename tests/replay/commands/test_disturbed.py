@@ -101,21 +101,6 @@ def test_what_was_generated_is_never_called_recorded(tmp_path: Path, capsys: pyt
     assert not capsys.readouterr().out.startswith("Generated"), "a replay was measured"
 
 
-def test_a_target_that_is_not_there_is_refused_and_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = source_of(tmp_path, reads=4)
-    place = tmp_path / "mnt" / "nosuch"
-    for words in (
-        ("stage", source, "--target", place),
-        ("regress", source, "--baseline", tmp_path / "twin", "--candidate", place),
-        ("regress", source, place),
-        ("capacity", "unet3d_h100", "--target", place, "--most", "1"),
-    ):
-        assert main([*map(str, words)]) == 2
-        said = capsys.readouterr().err
-        assert f"the target {place} does not exist: make it, or is it not mounted?" in said, words
-        assert not place.parent.exists()
-
-
 def test_one_directory_as_both_sides_is_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, record = source_of(tmp_path, reads=4), tmp_path / "record.json"
     line = ["regress", str(source), str(tmp_path / "twin"), "--pace", "none", "--record", str(record)]

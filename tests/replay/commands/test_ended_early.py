@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +12,7 @@ import pytest
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.samples import sample
 from tests.capture_builder import build_capture, read
-from tests.places import ROOT
-
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+from tests.places import MPIEXEC, ROOT, needs_mpi
 
 SHELL_STATUS = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 
@@ -66,7 +63,7 @@ with before(sys.argv[1], sys.argv[2], interrupted):
 """
 
 
-@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+@needs_mpi
 @pytest.mark.parametrize(("event", "name"), [("import", "mpi4py"), ("import", "dxt_replay.replay.run.story")])
 def test_a_ctrl_c_in_one_process_ends_all_of_them(tmp_path: Path, event: str, name: str) -> None:
     """One that leaves before the start of MPI, or while it joins the others, once left those in MPI for ever."""

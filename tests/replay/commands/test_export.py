@@ -5,19 +5,15 @@ import gzip
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.replay.commands.main import EXIT_OUTPUT_CLOSED, main
+from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.target.stage import check_staged
-from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, write
-from tests.places import ROOT
 
 
 @pytest.fixture
@@ -99,60 +95,3 @@ def test_darshan(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture
     status, out, _ = export(capsys, output, "--to", "csv", "-o", "-")
     traced = [row for row in csv.DictReader(io.StringIO(out, newline="")) if row["origin"] == "traced"]
     assert (status, len(traced)) == (0, 5)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--to", "darshan", "-o", "."], "not a file"),
-        (["--to", "chrome", "-o", "-"], "is for --to csv"),
-        (["--to", "chrome", "-o", "x.json"], "ends in .json.gz"),
-        (["--to", "csv", "-o", "."], "not a file"),
-        (["--to", "csv", "-o", "n" * 300], "cannot write"),
-    ],
-)
-def test_wrong_use_is_one_message(
-    capture: Capture,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    argv: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, out, err = export(capsys, capture.path, *argv)
-    assert status == 2
-    assert bool(out) == ("--json" in argv)
-    assert message in err
-    assert "Traceback" not in err
-    assert os.listdir(tmp_path) == ["test.capture"]
-
-
-def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
-    ops = [read(0, offset=i, length=1, start_ns=i) for i in range(30_000)]
-    capture = build_capture(tmp_path, files=["/a"], ops=ops)
-    command = [
-        sys.executable,
-        "-m",
-        "dxt_replay.replay.commands.main",
-        "export",
-        str(capture.path),
-        "--to",
-        "csv",
-        "-o",
-        "-",
-    ]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().startswith(b"rank,lane")
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == EXIT_OUTPUT_CLOSED
-
-
-def test_a_log_is_merged_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = export(capsys, sample("imagenet").log, "--to", "chrome", "-o", tmp_path / "t.json.gz", "--json")
-    assert status == 0
-    result = json.loads(out)
-    assert result["operations"] == result["files"][0]["entries"] > 500

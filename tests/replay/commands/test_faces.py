@@ -89,12 +89,6 @@ def test_a_command_answers_as_its_program_does(
     assert shown == said
 
 
-def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--list", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)["workloads"]
-    assert [each["name"] for each in shown] == [each.name for each in dxt_replay.workloads()]
-
-
 @pytest.mark.parametrize(
     ("line", "program"),
     [

@@ -9,7 +9,6 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
-from dxt_replay.workloads.source import shipped_names
 
 SMALL = ("dataset.num_files_train=8", "dataset.num_files_eval=4", "train.epochs=1", "train.computation_time=0.001")
 
@@ -49,38 +48,6 @@ def test_what_was_read_is_kept_in_the_capture(tmp_path: Path) -> None:
     assert made_by["overrides"] == list(SMALL)
     assert info.sources[0].kind == "workload"
     assert len(info.sources[0].sha256) == 64
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (["generate", "defualt", "--ranks", "2", "-o", "w.capture"], "did you mean default?"),
-        (["generate", "default", "reader.batch_size", "--ranks", "2", "-o", "w.capture"], "is not KEY=VALUE"),
-        (["generate", "default", "reader.batch_size=0", "--ranks", "2", "-o", "w.capture"], "of 1 or more"),
-        (["generate", "llama_70b", "--ranks", "2", "-o", "w.capture"], "give --ranks 32"),
-    ],
-)
-def test_wrong_use_is_one_line_and_status_2(
-    line: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(line) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.out == ""
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("columns", ["80", "120"])
-def test_the_list_has_whole_names_one_line_each(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    assert main(["generate", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    names = [line.split()[0] for line in lines if line.split()]
-    assert set(shipped_names()) <= set(names)
-    assert "6,335" in next(line for line in lines if "unet3d_b200" in line)
 
 
 def test_the_list_as_json_says_what_each_workload_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ import pytest
 
 from dxt_replay.profiler_merge.recorder.darshan import find_library
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.schema import Coverage, Unseen
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.unseen import why_not_judged
 
@@ -130,11 +129,3 @@ def test_strace_and_the_look_from_outside_account_for_every_byte(work: Path, mem
 @pytest.mark.skipif(find_library(os.environ) is None, reason="Darshan's runtime library is not installed")
 def test_darshan_and_the_look_from_outside_account_for_every_byte(work: Path, memory: Path) -> None:
     check(recorded(work, memory), work, memory)
-
-
-def test_what_is_unseen_weighs_in_the_coverage() -> None:
-    """The arithmetic that `check` relies on, by hand."""
-    unseen = (Unseen(kind="mapped", name="/a", bytes=1),)
-    assert why_not_judged(Coverage(bytes=0.5, operations=1.0, unseen=unseen), unseen) == (
-        "the trace holds 50.0 % of the bytes; at least 1 B through mapped files are not in it"
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,15 +15,10 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.auditing import before, captures_made
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
-from tests.places import SHARED
-
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+from tests.places import MPIEXEC, SHARED, needs_mpi
 
 JOB_RECORD_AT = 1340
 """Bytes of a log up to its job record, without which none is read."""
@@ -106,13 +100,6 @@ def test_a_log_and_the_capture_of_it_share_their_twin(
     assert_same_twin_and_replay(log, tmp_path, capsys)
 
 
-@pytest.mark.parametrize("name", ["imagenet", "cosmictagger"])
-def test_bundled_logs_and_their_captures_share_their_twins(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_same_twin_and_replay(sample(name).log, tmp_path, capsys)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real logs in {SHARED}")
 @pytest.mark.parametrize(
@@ -156,18 +143,6 @@ def test_several_runs_share_one_merge(log: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"job.darshan", "twin", "r.1.capture", "r.2.capture"}
 
 
-def test_steps_of_a_bare_log_need_a_profile(
-    log: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with captures_made() as made:
-        assert main(run_command(log, tmp_path / "r.capture", "--pace", "steps")) == 2
-    assert not made, "merged for nothing"
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"dxt-replay merge {log} --profile DIR" in line
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -209,26 +184,6 @@ def test_a_place_without_permission_is_told(log: Path, capsys: pytest.CaptureFix
     assert main(run_command(log, Path("/proc/r.capture"))) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot make a directory in /proc" in line
-
-
-@pytest.mark.parametrize("command", ["compare", "report"])
-@pytest.mark.parametrize("recorded", ["log", "capture"])
-def test_a_replay_in_the_place_of_its_source_is_told(
-    log: Path, tmp_path: Path, recorded: str, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, replay = log, tmp_path / "r.capture"
-    if recorded == "capture":
-        source = tmp_path / "job.capture"
-        assert main(["merge", str(log), "-o", str(source)]) == 0
-    (tmp_path / "twin").mkdir(exist_ok=True)
-    assert main(["stage", str(source), "--target", str(tmp_path / "twin")]) == 0
-    assert main(run_command(source, replay)) == 0
-    capsys.readouterr()
-    more = ["-o", str(tmp_path / "page.html")] if command == "report" else []
-    assert main([command, str(replay), str(source), *more]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"dxt-replay: error: {replay} is a replay of {source}: ")
-    assert main([command, str(replay), str(replay), *more]) == 0, "two replays have no order"
 
 
 # ------------------------------------------------------------------------------------------- ended before its time

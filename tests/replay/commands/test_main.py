@@ -11,25 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from dxt_replay.replay.commands.main import COMMANDS, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, cli, main
+from dxt_replay.replay.commands.main import EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, cli, main
 from dxt_replay.traces.errors import CaptureError, DxtReplayError
 from dxt_replay.traces.version import VERSION
 from tests.capture_builder import build_capture, read
 from tests.places import PYTHON_PATH
-
-
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    for name, line in COMMANDS.items():
-        assert f"  {name}" in text
-        assert line in text
-    assert main(["-h"]) == 0
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert VERSION in capsys.readouterr().out
 
 
 def test_json_can_be_asked_for_in_the_environment(
@@ -106,13 +92,6 @@ def test_how_a_command_ends_is_its_status(
     status: int,
 ) -> None:
     assert main(failing(error)) == status
-
-
-def test_out_of_memory_is_told(
-    failing: Callable[[BaseException], list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(failing(MemoryError()))
-    assert capsys.readouterr().err.startswith("dxt-replay: error: out of memory")
 
 
 def test_a_bug_keeps_its_traceback(failing: Callable[[BaseException], list[str]]) -> None:

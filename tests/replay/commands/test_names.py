@@ -83,9 +83,3 @@ def test_packages_of_others_are_not_in_the_way(installed: Path, tmp_path: Path) 
         (tmp_path / "other" / name / "__init__.py").write_text('raise ImportError("somebody else\'s")\n')
     done = run_python("import dxt_replay; print(dxt_replay.open_capture.__module__)", tmp_path / "other", installed)
     assert done.stdout == "dxt_replay.replay.commands.captures\n", done.stderr
-
-
-def test_the_function_workloads_is_still_one_when_the_package_of_its_name_is_imported() -> None:
-    import dxt_replay.workloads.source as listing
-
-    assert dxt_replay.workloads() == listing.shipped_workloads()

@@ -11,7 +11,6 @@ import pytest
 import dxt_replay
 from dxt_replay.replay.capacity import STORAGE
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application as application
 from tests.capture_builder import build_capture, read
@@ -54,18 +53,6 @@ def test_capacity_is_arithmetic(tmp_path: Path) -> None:
         assert len(server.of_replay("GET")) == sum(requests)
 
 
-def test_a_workload_has_a_prefix_for_each_number_of_ranks(server: ObjectServer, tmp_path: Path) -> None:
-    workload = tmp_path / "small.yaml"
-    workload.write_text(
-        "framework: pytorch\nworkflow: {generate_data: false, train: true, checkpoint: false}\n"
-        "dataset: {data_folder: data, format: npz, num_files_train: 4, record_length: 2048}\n"
-        "reader: {data_loader: pytorch, batch_size: 1, read_threads: 1}\ntrain: {epochs: 1, computation_time: 0.01}\n"
-    )
-    assert main(["capacity", str(workload), "--target", server.url(), "--utilisation", "1", "--most", "2"]) == 0
-    twins = {key.split("/")[2] for key in server.objects if key.endswith(".npz")}
-    assert twins == {"2-ranks"}, "the smaller twin goes when the larger one comes"
-
-
 def test_ten_milliseconds_more_are_found_and_none_are_not(tmp_path: Path) -> None:
     """The server itself needs about 1 ms. The sides are the same bucket behind two servers."""
     source = reading(tmp_path)
@@ -83,11 +70,6 @@ def test_ten_milliseconds_more_are_found_and_none_are_not(tmp_path: Path) -> Non
         assert not any(text.startswith("target") for text in same.as_json()["environment"]["differences"])
 
 
-def test_a_directory_and_a_bucket_are_no_pair(server: ObjectServer, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one side is a directory and the other an object store"):
-        dxt_replay.regress(reading(tmp_path), tmp_path / "twin", server.url())
-
-
 def test_a_record_of_an_object_store_is_compared_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, record = reading(tmp_path), tmp_path / "monday.json"
     with ObjectServer().running() as server:
@@ -97,8 +79,3 @@ def test_a_record_of_an_object_store_is_compared_with(tmp_path: Path, capsys: py
         capsys.readouterr()
         assert main([*base, "--baseline", str(record), "--threshold", "100", "--json"]) == 1
         assert json.loads(capsys.readouterr().out)["verdict"] == "regression"
-
-
-def test_a_bucket_that_is_missing_is_not_a_twin_that_is_missing(server: ObjectServer, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="the bucket another is missing or not readable: the server answered 404"):
-        dxt_replay.verify(server.url().replace("s3://bucket", "s3://another"))

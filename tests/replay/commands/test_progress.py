@@ -8,9 +8,7 @@ from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
 
 def test_a_timed_run_says_how_late_it_is_and_how_long_it_will_take() -> None:
-    done = Progress(
-        done=1500, total=6000, elapsed_ns=3 * NS_PER_S, expected_ns=10 * NS_PER_S, lag_ns=1500 * NS_PER_MS
-    )
+    done = Progress(done=1500, total=6000, elapsed_ns=3 * NS_PER_S, expected_ns=10 * NS_PER_S, lag_ns=1500 * NS_PER_MS)
     assert of_run(done) == "replaying 1,500 of 6,000 operations, 500/s, lag 1.500 s, 8 s left"
 
 

@@ -137,13 +137,6 @@ def test_what_a_job_reads_through_a_mapping_is_in_the_coverage(library, work, ca
     assert capture.info.coverage.bytes == pytest.approx(by_faults / (by_faults + unseen), abs=0.01)
 
 
-def test_a_job_that_crashed_is_not_told_to_put_what_it_may_have(library, work, capfd) -> None:
-    assert record("--", PYTHON, "-c", "raise SystemExit(3)", library=library) == 3
-    err = " ".join(capfd.readouterr().err.split())
-    assert f"{WITHOUT_COMPUTE}: the job ended with status 3" in err
-    assert "around the training loop" not in err
-
-
 @pytest.mark.parametrize(("ahead_s", "said"), [(3600, "set forward by 3600.000 s"), (-2, "set back by 2"), (0, None)])
 def test_a_clock_that_was_set_meanwhile_is_said(library, work, capfd, monkeypatch, ahead_s, said) -> None:
     looks = iter([10**18, 10**18 + ahead_s * 10**9])
@@ -190,12 +183,6 @@ def test_recording_inside_the_ranks_is_refused(library, monkeypatch, capfd) -> N
     monkeypatch.setenv("PMI_RANK", "3")
     assert record("--", PYTHON, "train.py", library=library) == 2
     assert "`dxt-replay record -- mpiexec -n 8" in capfd.readouterr().err
-
-
-def test_profiles_go_into_the_recording(library, work, capfd) -> None:
-    program = "import os; print(os.environ['DXT_RECORDING_PROFILE'])"
-    assert record("--", PYTHON, "-c", program, library=library) == 0
-    assert capfd.readouterr().out == f"{work}/run.recording/profile\n"
 
 
 def test_hdf5_is_loaded_beside_a_darshan_that_calls_it(library, work, capfd) -> None:
@@ -329,15 +316,6 @@ def test_a_library_without_dxt_is_refused_before_the_job(library, work, tmp_path
     assert not (work / "ran").exists()
 
 
-def test_commands_that_cannot_be_started_are_named(library, capfd) -> None:
-    assert record("--", "no-such-program", library=library) == 2
-    assert "no-such-program was not found" in capfd.readouterr().err
-    assert record("--library", "/no/libdarshan.so", "--", PYTHON) == 2
-    assert "/no/libdarshan.so does not exist" in capfd.readouterr().err
-    assert record() == 2
-    assert "-- COMMAND" in capfd.readouterr().err
-
-
 def test_without_any_tracer_it_says_how_to_get_each(work, capfd, monkeypatch) -> None:
     """A stripped environment, in which nothing can be found; the machine's own Darshan would be."""
     from dxt_replay.profiler_merge.recorder.darshan import find_library
@@ -408,9 +386,3 @@ def test_strace_records_data_wherever_they_lie(work, capfd) -> None:
     read = {capture.paths()[row["file_id"]]: row["length"] for row in rows if row["op"] == "read"}
     assert {str(file): 1000 for file in files}.items() <= read.items()
     assert "/dev/null" not in read
-
-
-def test_strace_that_is_not_there_says_how_to_get_it(capfd, monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert record("--with", "strace", "--", PYTHON, "-c", "1") == 2
-    assert "apt install strace" in capfd.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -14,10 +13,9 @@ import pytest
 
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.regress.record import read_record
-from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import Span, build_capture, read
+from tests.places import MPIEXEC, needs_mpi
 
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 MS = 1_000_000
 
 
@@ -58,33 +56,6 @@ def test_a_verdict_that_noise_forbids_fails_where_it_is_asked_to(
         assert (status, int(xml.parse(junit).getroot().attrib["failures"])) == (failures, failures)
 
 
-def test_runs_that_could_never_fail_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = str(source_of(tmp_path))
-    (tmp_path / "twin").mkdir()
-    for more in ([], ["--record", str(tmp_path / "r.json")], ["-o", str(tmp_path / "kept")], ["--fail-inconclusive"]):
-        assert main(["regress", source, str(tmp_path / "twin"), "--repeats", "5", *more]) == 2
-        said = "--repeats 5 can never find a regression: at least 6 pairs are needed at alpha 0.05; give --repeats 6"
-        assert said in capsys.readouterr().err
-    assert not list((tmp_path / "twin").iterdir()), "staged for nothing"
-
-
-def test_the_pace_timed_is_judged_by_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(tmp_path, "--pace", "timed", "--json")) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["primary"] == "latency_mean_us"
-    assert next(iter(document["metrics"])) == "latency_mean_us"
-    assert "response_mean_us" in document["metrics"]
-
-
-def test_a_selection_is_run_and_replays_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "kept"
-    assert main(arguments(tmp_path, "--part", "steps=2-5", "-o", str(kept), "--json")) == 0
-    document = json.loads(capsys.readouterr().out)
-    captures = [Path(run["capture"]) for run in document["runs"]]
-    assert sorted(path.name for path in captures)[:2] == ["pair-001-baseline.capture", "pair-001-candidate.capture"]
-    assert all(open_capture(path).operation_count() == 4 for path in captures)
-
-
 def test_real_data_are_read_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = source_of(tmp_path)
     for name in ("real-old", "real-new"):
@@ -95,15 +66,6 @@ def test_real_data_are_read_where_they_are(tmp_path: Path, capsys: pytest.Captur
     document = json.loads(capsys.readouterr().out)
     assert all((run["failed"], run["bytes"]["read"]) == (0, 40960) for run in document["runs"])
     assert not list((tmp_path / "new").rglob("a"))
-
-
-def test_an_old_result_is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    junit = tmp_path / "junit.xml"
-    junit.write_text("<testsuites/>", encoding="utf-8")
-    assert main(arguments(tmp_path, "--report", str(junit))) == 2
-    assert f"{junit} exists: --force replaces it" in capsys.readouterr().err
-    assert junit.read_text(encoding="utf-8") == "<testsuites/>"
-    assert not list(tmp_path.rglob("dxt-replay-twin")), "staged for nothing"
 
 
 def test_a_kept_replay_is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +106,7 @@ def test_a_record_is_written_and_compared_with(tmp_path: Path, capsys: pytest.Ca
     assert "runs against this record are needed" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+@needs_mpi
 def test_under_mpiexec_all_processes_take_part_and_one_speaks(tmp_path: Path) -> None:
     source = source_of(tmp_path, ranks=2)
     program = [str(MPIEXEC), "-n", "2", sys.executable, "-m", "dxt_replay.replay.commands.main"]

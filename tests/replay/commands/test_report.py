@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.samples import sample
 from tests.replay.show.page.pages import Elements, carried, training
 
 
@@ -22,16 +20,6 @@ def test_a_page_of_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "open it in a browser" in said
     assert Elements(output.read_text(encoding="utf-8")).open == []
     assert [path.name for path in output.parent.iterdir()] == ["report.html"]
-
-
-def test_a_page_of_a_log_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "report.html"
-    assert main(["report", str(sample("imagenet").log), "-o", str(output), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "schema_version": 1,
-        "report": str(output),
-        "bytes": output.stat().st_size,
-    }
 
 
 def test_a_page_of_two(tmp_path: Path) -> None:

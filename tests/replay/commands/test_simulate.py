@@ -28,29 +28,6 @@ def test_numbers_of_ranks(text: str, counts: list[int]) -> None:
     assert rank_counts(text) == counts
 
 
-def test_the_prediction_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capture, _, _ = derived(tmp_path, Application(steps=20, ranks=2), FAST)
-    assert main(["simulate", str(capture.path), "--storage", "theta_lustre", "--ranks", "2,4", "--details"]) == 0
-    out = capsys.readouterr().out
-    assert "on Lustre as on Theta; recorded" in out
-    assert "This storage limits it by" in out
-    for title in (
-        "Where the time goes",
-        "How busy the storage is",
-        "Other numbers of ranks",
-        "Operations",
-    ):
-        assert title in out
-
-
-def test_steps_choose_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capture, _, _ = derived(tmp_path, Application(steps=20), FAST)
-    assert main(["simulate", str(capture.path), "--storage", "null", "--part", "steps=5-8", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [step["step"] for step in found["steps"]] == [5, 6, 7, 8]
-    assert found["runs"] == 1
-
-
 MODEL = "storage_model: 1\nname: ours\noperations: {read: 1ms, open: 1ms}\n"
 
 

@@ -53,9 +53,3 @@ def test_the_next_command_has_the_same_options(
     assert argv[:4] == ["run", str(capture.path), "--target", str(target)]
     assert argv[-2:] == ["-o", "replay.capture"]
     assert argv[4:-2] == chosen
-
-
-def test_quiet_names_no_next_command(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "target").mkdir(exist_ok=True)
-    assert main(["stage", str(capture.path), "--target", str(tmp_path / "target"), "--quiet"]) == 0
-    assert "next:" not in capsys.readouterr().out

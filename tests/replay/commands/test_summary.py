@@ -9,8 +9,6 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.named_tables import views
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.profiler_merge.analysis.tables import TABLES
-from dxt_replay.replay.commands.looking import TERMINAL_BINS
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.show.section import MAX_GROUPS
 from dxt_replay.traces.part import Part
@@ -18,7 +16,6 @@ from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from tests.places import SHARED
 
 
 @pytest.fixture
@@ -43,51 +40,10 @@ def printed_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict:
     return found
 
 
-def test_the_keys_of_the_design_are_there(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed_json(capsys, str(capture.path))
-    assert found["job"].keys() >= {"nprocs", "run_time_s"}
-    assert found["operations"] == {"read": 2, "write": 1, "other": 1}
-    assert found["bytes"].keys() >= {"read", "written"}
-    assert found["io_time_s"].keys() >= {"union_per_rank_mean", "sum_per_rank_mean"}
-    for spread in ("transfer_size_bytes", "bandwidth_per_op_mib_s"):
-        assert found[spread].keys() == {"min", "median", "mean", "max"}
-    assert found.keys() >= {"files", "aggregate_bandwidth_mib_s", "sequential_pct", "consecutive_pct"}
-    assert found["coverage"].keys() == {"bytes", "operations", "traceable", "unseen"}
-    assert found["steps"].keys() == {"count", "mean_s", "extended"}
-    assert found["compute"].keys() >= {"busy_s_per_rank_mean", "io_hidden_pct", "input_wait_s_per_rank_mean"}
-    assert found["interfaces"]["POSIX"].keys() >= {"operations", "bytes"}
-
-
-def test_tables_go_to_standard_output(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["summary", str(capture.path), "--by", "size"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    assert "2, 4.10 KiB in all" in captured.out
-    assert "64 B to < 128 B" in captured.out
-
-
-def test_a_darshan_log_is_a_capture_too(capsys: pytest.CaptureFixture[str]) -> None:
-    log = SHARED / "captures" / "ffn" / "job.darshan"
-    if not log.is_file():
-        pytest.skip(f"{log} is not on this machine")
-    found = printed_json(capsys, str(log))
-    assert found["job"]["nprocs"] == 2
-    assert found["operations"]["read"] > 400
-    assert found["interfaces"]["POSIX"]["source"] == "counters"
-
-
 def printed_csv(capsysbinary: pytest.CaptureFixture[bytes], *argv: str) -> list[dict[str, str]]:
     assert main(["summary", *argv, "-o", "-"]) == 0
     text = capsysbinary.readouterr().out.decode()
     return list(csv.DictReader(io.StringIO(text, newline="")))
-
-
-@pytest.mark.parametrize("view", TABLES)
-def test_every_table_as_csv(capture: Capture, capsysbinary: pytest.CaptureFixture[bytes], view: str) -> None:
-    rows = printed_csv(capsysbinary, str(capture.path), "--show", view)
-    expected = views(capture, [view], bins=TERMINAL_BINS).tables[view]
-    assert len(rows) == expected.num_rows
-    assert not rows or list(rows[0]) == expected.schema.names
 
 
 def test_breakdown_and_totals_as_csv(capture: Capture, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -95,14 +51,6 @@ def test_breakdown_and_totals_as_csv(capture: Capture, capsysbinary: pytest.Capt
     assert [(row["group"], row["bytes_read"]) for row in rows] == [("/data/a", "4096"), ("/lib/b.py", "100")]
     totals = {row["name"]: row["value"] for row in printed_csv(capsysbinary, str(capture.path))}
     assert totals["operations.read"] == "2"
-
-
-def test_csv_into_a_file(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "out.csv"
-    assert main(["summary", str(capture.path), "--show", "ranks", "-o", str(target)]) == 0
-    assert capsys.readouterr().out == ""
-    assert target.read_text().splitlines()[0].startswith("rank,files,shared_files,reads")
-    assert main(["summary", str(capture.path), "--show", "ranks", "-o", str(target)]) == 2
 
 
 def test_filters_are_those_of_the_library(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,14 +138,6 @@ def test_the_first_lines_say_what_the_run_was(tmp_path: Path, capsys: pytest.Cap
     assert "From 21 times the recorded speed on, storage costs at most 2 %." in " ".join(
         capsys.readouterr().out.split()
     )
-
-
-def test_without_a_profile_only_the_run_is_judged(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["summary", str(capture.path)]) == 0
-    first = " ".join(capsys.readouterr().out.split("Job")[0].split())
-    assert first.startswith("A run on 2 ranks; the whole job took ")
-    assert "of the run" in first
-    assert "No training steps are known, so whether training waited" in first
 
 
 def test_a_job_without_an_end_took_an_unknown_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

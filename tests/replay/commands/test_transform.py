@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,3 @@ def test_what_changed_and_what_was_assumed_is_printed(
     assert "all time of the training thread between its events is compute" in text
     assert out.rstrip().endswith(f"next: dxt-replay stage {output} --target TARGET")
     assert open_capture(output).operation_count() == 32
-
-
-def test_json(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "o.capture"
-    status, out, _ = transform(capsys, capture.path, "-o", output, "--transfer-size", "512KiB", "--json")
-    found = json.loads(out)
-    assert status == 0
-    assert found["changes"] == {"transfer_bytes": 524288}
-    assert (found["before"]["reads"], found["after"]["reads"]) == (60, 32)

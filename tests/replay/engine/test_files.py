@@ -28,8 +28,6 @@ from dxt_replay.replay.engine.items import (
     READ_AT,
     RENAME,
     SEEK,
-    SLEEP,
-    SPIN,
     STAT,
     SYNC,
     WAIT,
@@ -46,7 +44,6 @@ from tests.replay.engine.issue_lanes import (
     counters_of,
     open_paths,
     results,
-    run_lane,
     run_together,
     started,
 )
@@ -76,26 +73,6 @@ def test_writes_make_and_extend_a_file_with_data_that_does_not_compress(tmp_path
     assert len(written) == 5_000_007
     assert len(zlib.compress(written[:3_000_000], 1)) > 2_990_000
     assert not any(written[3_000_000:5_000_000])
-
-
-def test_reads_of_many_sizes(tmp_path):
-    path = tmp_path / "large"
-    path.write_bytes(bytes(3 << 20))
-    sizes = [1, 4096, 4097, 1 << 20, 5, (3 << 20) - 1, 3 << 20, 1 << 40, 100]
-    files = Files([FileSlot(path=bytes(path), uses=len(sizes))])
-    assert results(files, *((READ_AT, 0, 0, size, 0) for size in sizes)) == [min(size, 3 << 20) for size in sizes]
-
-
-def test_compute_and_marks_have_no_result():
-    files = Files([])
-    items = [(SLEEP, -1, 0, 200_000, 0), (SPIN, -1, 0, 100_000, 0), (MARK, -1, 0, 0, 0), (SLEEP, -1, 0, 0, 0)]
-    (completed,), lane = run_lane(files, make_batch(*items))
-    took = completed.end_ns - completed.begin_ns
-    assert completed.result.tolist() == [0, 0, 0, 0]
-    assert took[0] >= 200_000
-    assert took[1] >= 100_000
-    assert took[2:].tolist() == [0, 0]
-    assert lane.items_done == 4
 
 
 def test_errors_of_the_system_are_results(data, tmp_path):
@@ -222,22 +199,6 @@ def test_a_lane_that_waited_for_an_open_shares_what_it_gave(tmp_path):
     assert bytes(fifo) not in open_paths(), "all three were counted as uses"
 
 
-def test_too_small_a_count_of_uses_costs_another_open_only(data):
-    files = Files([FileSlot(path=data, uses=1)])
-    assert results(files, *[(READ_AT, 0, 0, 10, 0)] * 5) == [10] * 5
-    assert data not in open_paths()
-
-
-def test_the_limit_of_descriptors_is_raised_for_many_slots():
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
-    try:
-        Files([FileSlot(path=b"/none")] * 200)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 400
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 @pytest.mark.parametrize("path", [b"", b"/a\0b"])
 def test_a_path_that_cannot_be_is_refused(path):
     with pytest.raises(ReplayError, match="not the path of a file"):
@@ -263,44 +224,12 @@ def test_each_open_makes_a_descriptor_and_each_close_takes_one(backend, data):
     assert counts == [1, 2, 3, 2, 2, 1, 0, 1, 0]
 
 
-def test_a_close_of_a_file_that_is_not_open_opens_it_first(backend, data):
-    files = Files([FileSlot(path=data, uses=100)], backend)
-    assert results(files, (CLOSE, 0, 0, 0, 0), (SYNC, 0, 0, 0, 0), (SEEK, 0, 7, 0, 0)) == [0, 0, 0]
-    assert opened(data) == 1
-
-
-def test_the_last_use_closes_all_descriptors(backend, data):
-    files = Files([FileSlot(path=data, uses=4)], backend)
-    assert results(files, *[(OPEN, 0, 0, 0, 0)] * 3) == [0] * 3
-    assert opened(data) == 3
-    assert results(files, (STAT, 0, 0, 0, 0)) == [0]
-    assert opened(data) == 0
-
-
 def test_an_open_can_succeed_where_an_earlier_one_failed(backend, tmp_path):
     path = tmp_path / "late"
     files = Files([FileSlot(path=bytes(path), uses=100)], backend)
     assert results(files, (READ_AT, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (STAT, 0, 0, 0, 0)) == [-errno.ENOENT] * 3
     path.write_bytes(b"now")
     assert results(files, (READ_AT, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (READ_AT, 0, 0, 9, 0)) == [-errno.ENOENT, 0, 3]
-
-
-def test_a_renamed_file_is_written_no_more(backend, tmp_path):
-    """The next write under the old name makes a new file, as the application's next checkpoint does."""
-    old, new = tmp_path / "model.tmp", tmp_path / "model"
-    slots = [FileSlot(path=bytes(path), writable=True, create=True, uses=100) for path in (old, new)]
-    files = Files(slots, backend)
-    rename = (RENAME, 0, 1, 0, 0)
-    assert results(files, (WRITE_AT, 0, 0, 10, 0), rename, (WRITE_AT, 0, 0, 30, 0), (READ_AT, 1, 0, 99, 0)) == [
-        10,
-        0,
-        30,
-        10,
-    ]
-    files.close_all()
-    assert (old.stat().st_size, new.stat().st_size) == (30, 10)
-    assert results(files, rename, rename) == [0, -errno.ENOENT]
-    assert (old.exists(), new.stat().st_size) == (False, 30)
 
 
 def test_a_rename_replaces_a_link_and_not_what_is_behind_it(backend, data, tmp_path):
@@ -407,22 +336,6 @@ def test_a_stream_says_what_the_system_says(tmp_path):
     assert data.read_bytes() == b"precious"
 
 
-def test_each_file_is_used_through_its_own_back_end(data, tmp_path):
-    """Also one that a lane holds since an operation that was no read or write."""
-    backends, sizes = ("posix", "stdio", "null", PythonPosix()), (10_000, 50, 0, 60)
-    paths = [os.fsdecode(data), *(str(tmp_path / name) for name in ("streamed", "missing", "in python"))]
-    for path, size in ((paths[1], 50), (paths[3], 60)):
-        Path(path).write_bytes(bytes(size))
-    files = Files([FileSlot(path=os.fsencode(path), writable=True, uses=100) for path in paths], backends)
-    moved = [99 if backend == "null" else min(99, size) for backend, size in zip(backends, sizes, strict=True)]
-    for first, kind, second in itertools.product(range(4), (SYNC, SEEK, OPEN, CLOSE, STAT), range(4)):
-        got = results(files, (READ_AT, first, 0, 99, 0), (kind, second, 0, 0, 0), (READ_AT, second, 0, 99, 0))
-        assert got == [moved[first], 0, moved[second]]
-    files.close_all()
-    assert not files.failures()
-    assert not os.path.exists(paths[2])
-
-
 def test_what_a_back_end_raises_by_mistake_ends_the_lane_and_reaches_the_feeder_after_the_results():
     class Broken(FakeBackend):
         def write(self, handle, offset, length, data):
@@ -466,23 +379,3 @@ def test_a_stream_keeps_small_writes_until_a_sync(tmp_path):
     assert sizes[3] > 90_000
     files.close_all()
     assert path.stat().st_size == 100_200
-
-
-def test_lanes_that_share_a_file_write_where_they_should(backend, tmp_path):
-    """A stream has one position: a lane between another's seek and write would move its data."""
-    path = tmp_path / "shared"
-    lanes, writes, size = 4, 400, 96
-    total = lanes * writes
-    slot = FileSlot(path=bytes(path), writable=True, create=True, uses=2 * total)
-    files = Files([slot], backend)
-    start, stop = started(), StopFlag()
-    each = [Lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
-    for number, lane in enumerate(each):
-        places = [(number + lanes * i) * size for i in range(writes)]
-        items = [(kind, 0, place, size, 0) for place in places for kind in (WRITE_AT, READ_AT)]
-        lane.submit(make_batch(*items))
-    run_together(*each)
-    assert all((lane.collect().result == size).all() for lane in each)
-    written = path.read_bytes()
-    assert written == written[:size] * total
-    assert any(written[:size])

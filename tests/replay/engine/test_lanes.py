@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from dxt_replay.replay.engine import issue
 from dxt_replay.replay.engine.clock import (
     COUNTER_STAMPS,
-    COUNTER_WORDS,
     MOST_LANES_PER_PROCESSOR,
     Counters,
     StartGate,
@@ -53,15 +52,6 @@ from tests.replay.engine.issue_lanes import (
     run_lane,
     started,
 )
-
-
-def test_nothing_begins_before_the_start(data):
-    start = StartGate()
-    start.open(time.monotonic_ns() + 3_000_000)
-    files = Files([FileSlot(path=data, uses=1)])
-    for pace in LoopPace:
-        (completed,), _ = run_lane(files, make_batch((READ_AT, 0, 0, 1, 0)), pace=pace, start=start)
-        assert completed.begin_ns[0] >= completed.due_ns[0] >= 0
 
 
 def test_lanes_wait_for_the_gate(data):
@@ -339,22 +329,6 @@ def test_times_are_exact_on_a_fake_clock(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def gaps(count):
-    return [(i * 7919) % 90_000 for i in range(count)]
-
-
-def test_think_items_are_due_a_gap_after_the_previous_end(data):
-    files = Files([FileSlot(path=data, uses=100)])
-    first, second = (make_batch(*((READ_AT, 0, 0, 10, gap) for gap in gaps(30))) for _ in range(2))
-    completed, _ = run_lane(files, first, second, pace=LoopPace.THINK)
-    due, begin, end = (
-        np.concatenate([getattr(done, name) for done in completed]) for name in ("due_ns", "begin_ns", "end_ns")
-    )
-    assert due[0] == gaps(1)[0]
-    assert np.array_equal(due[1:], end[:-1] + (gaps(30) * 2)[1:])
-    assert np.all(begin >= due)
-
-
 def lane_with(counters, *batches, start=None, stop=None):
     """A lane whose batches are submitted, ready to run."""
     start = start or started()
@@ -364,27 +338,6 @@ def lane_with(counters, *batches, start=None, stop=None):
         assert lane.submit(batch)
     lane.finish()
     return lane
-
-
-def test_a_lane_adds_to_counters_and_goes_on_where_they_suffice():
-    counters = counters_of(2)
-    lane = lane_with(counters, make_batch((ADD, 1, 1, 3, 0), (WAIT, 1, 1, 3, 0), (WAIT, 0, 1, 0, 0)))
-    lane.run()
-    (done,) = collect_all(lane)
-    assert done.result.tolist() == [0, 0, 0]
-    assert counters.cells[:, 0].tolist() == [0, 3]
-
-
-def test_a_waiting_lane_is_woken_by_a_python_thread():
-    counters = counters_of(1)
-    lane = lane_with(counters, make_batch((WAIT, 0, 2, 2, 0)))
-    thread = threading.Thread(target=lane.run)
-    thread.start()
-    counters.add(0, 1, 2, time.monotonic_ns())
-    assert thread.is_alive()
-    counters.add(0, 1, 2, time.monotonic_ns())
-    thread.join()
-    assert collect_all(lane)[0].result.tolist() == [0]
 
 
 def test_a_stop_ends_a_wait_for_a_counter():
@@ -415,20 +368,6 @@ def test_an_addition_that_wakes_at_no_multiple_is_refused():
 amounts = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2_000)), min_size=1, max_size=30)
 
 
-@pytest.fixture
-def counters() -> Counters:
-    return Counters.of(3)
-
-
-def test_a_counter_remembers_when_it_reached_its_latest_sums(counters: Counters) -> None:
-    for number in range(1, 21):
-        counters.add(1, 1, 1, 100 * number)
-    known = [counters.reached_ns(1, least, 1) for least in range(21)]
-    oldest = 20 - (COUNTER_STAMPS - 2)
-    assert known == [0] + [100 * oldest] * (oldest - 1) + [100 * number for number in range(oldest, 21)]
-    assert counters.cells[0].tolist() == counters.cells[2].tolist() == [0] * COUNTER_WORDS
-
-
 @given(amounts=amounts, multiple=st.integers(1, 4))
 def test_a_time_is_never_too_early_and_exact_while_it_is_kept(amounts: list[int], multiple: int) -> None:
     counters = Counters.of(1)
@@ -440,19 +379,3 @@ def test_a_time_is_never_too_early_and_exact_while_it_is_kept(amounts: list[int]
     known = [counters.reached_ns(0, unit * multiple, multiple) for unit in range(1, last + 1)]
     oldest = max(1, last - (COUNTER_STAMPS - 2))
     assert known == [max(time, exact[oldest - 1]) for time in exact]
-
-
-def test_of_those_who_meet_the_last_one_counts(counters: Counters) -> None:
-    for now in (30, 10, 20):
-        counters.add(0, 1, 3, now)
-    assert counters.reached_ns(0, 3, 3) == 30
-    counters.add(0, 1, 3, 40)  # one is at the next meeting already
-    assert counters.reached_ns(0, 3, 3) == 30
-
-
-def test_arrivals_told_together_may_belong_to_two_meetings(counters: Counters) -> None:
-    counters.add(0, 2, 3, 10)
-    counters.add(0, 2, 3, 50)
-    assert counters.reached_ns(0, 3, 3) == 50
-    counters.add(0, 2, 3, 70)
-    assert counters.reached_ns(0, 6, 3) == 70

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import ROOT
-from tests.replay.commands.test_ended_early import MPIEXEC
+from tests.places import MPIEXEC, ROOT, needs_mpi
 from tests.replay.faults.injection import Commands, Rule
 
 FOR_EVER_MS = 600_000
@@ -104,7 +103,7 @@ def test_an_interrupt_ends_a_run_that_hangs(commands: Commands, folder: Path) ->
     assert leftovers(folder) == []
 
 
-@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+@needs_mpi
 @pytest.mark.parametrize(
     ("program", "where"),
     [

@@ -21,10 +21,10 @@ from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, Tracer, write_sc
 from dxt_replay.replay.calibration.scratch import NAME
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.ranks.mpi import SHARED_MEMORY
-from tests.places import ROOT, SHARED
+from tests.places import MPIEXEC, ROOT, SHARED, needs_mpi
 from tests.replay.faults.conftest import short_capture
 from tests.replay.faults.injection import Commands, Rule
-from tests.replay.faults.test_hanging_calls import MPIEXEC, run
+from tests.replay.faults.test_hanging_calls import run
 
 ABORTING = SHARED / "trials" / "fourth" / "faults" / "abort_c6.capture.tar.gz"
 LAUNCHED = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -123,7 +123,7 @@ def test_the_next_calibration_removes_what_a_killed_one_left(tmp_path: Path) -> 
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+@needs_mpi
 @pytest.mark.parametrize(("after_s", "name"), [(0.9, "SIGINT"), (1.2, "SIGINT"), (1.5, "SIGKILL")])
 def test_the_shared_memory_of_mpi_goes_with_the_replay(folder: Path, after_s: float, name: str) -> None:
     before = set(os.listdir(SHARED_MEMORY))

@@ -92,10 +92,10 @@ def test_batches_never_exceed_what_the_loop_takes_and_think_carries_over_between
 def test_written_files_are_made_and_a_file_has_a_slot_for_each_back_end(tmp_path):
     ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), *[write(1, start_ns=102)] * 2]
     capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
-    uses, writable, slots = process_slots([survey_rank(capture, 0, choose_layers(capture))] * 2)
+    uses, writable, numbers = process_slots([survey_rank(capture, 0, choose_layers(capture))] * 2)
     assert uses.tolist() == [(0, POSIX, 1), (0, STDIO, 1), (1, POSIX, 2)] * 2
     assert writable.tolist() == [False, False, True] * 2
-    assert [numbers[POSIX].tolist() for numbers in slots] == [[0, 2], [3, 5]]
+    assert [each[POSIX].tolist() for each in numbers] == [[0, 2], [3, 5]]
     source = planned(capture)
     assert [slots(drained(source, lane)[0]) for lane in (0, 1)] == [[0, 2, 2], [1]]
 
@@ -157,18 +157,7 @@ def test_gaps_never_cross_a_border_of_a_step(spans):
     assert durations(gaps).sum() == busy_intervals(kinds, begins, ends).length_ns
 
 
-def test_a_replay_that_does_not_follow_the_recording_leaves_compute_out(tmp_path):
-    capture = build_capture(tmp_path, spans=SPANS)
-    assert len(compute_of(capture, pacing=Pacing(pace=Pace.NONE))) == 0
-
-
 def test_spun_compute_is_busy_and_scaled_with_speed(tmp_path):
     capture = build_capture(tmp_path, spans=[Span("compute", 300, 320)])
     rows = compute_of(capture, compute="spin", pacing=Pacing(speed=2.0))
     assert list(zip(rows["kind"], rows["due_ns"], durations(rows), strict=True)) == [(SPIN, 100, 10)]
-
-
-def test_waiting_is_not_compute():
-    kinds = np.array([SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "checkpoint")], dtype=np.int8)
-    busy = busy_intervals(kinds, np.array([0, 10, 50]), np.array([40, 20, 90]))
-    assert (busy.starts.tolist(), busy.ends.tolist()) == ([0, 20], [10, 40])

@@ -52,8 +52,3 @@ def test_what_exceeds_memory_waits_in_a_file_without_a_name_whose_space_is_used_
         assert np.array_equal(queue.pop(10**5), rows(begin, 10**5))
     assert spill._extents == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_many_queues_keep_less_each():
-    assert SpillFile(queues=1).memory_rows == 1 << 18
-    assert SpillFile(queues=512).memory_rows < 1 << 13

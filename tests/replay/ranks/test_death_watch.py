@@ -65,14 +65,6 @@ def test_who_ends_after_the_dismissal_did_not_die(
     assert capfd.readouterr().err == ""
 
 
-def test_a_process_that_there_is_not_has_died(
-    processes: list[subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    kill(processes[1])
-    watch_over(processes).dismiss()
-    assert capfd.readouterr().err == "dxt-replay: error: process 1 died, which ends the replay\n"
-
-
 def test_the_end_of_the_watching_process_leaves_the_others_to_be_named(
     processes: list[subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str]
 ) -> None:

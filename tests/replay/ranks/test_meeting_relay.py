@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,10 +13,7 @@ import pytest
 from dxt_replay.replay.engine.clock import ARRIVALS, OWN_ARRIVALS, Counters, StopFlag
 from dxt_replay.replay.ranks.mpi import MeetingRelay, NodeLeaders
 from dxt_replay.traces.errors import ReplayError
-from tests.places import ROOT
-
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+from tests.places import MPIEXEC, ROOT, needs_mpi
 
 PROGRAM = """
 import mpi4py
@@ -103,11 +99,6 @@ def test_a_relay_that_fails_stops_the_lanes_and_says_why() -> None:
     assert stop.is_set()
     with pytest.raises(ReplayError, match=r"relay of collectives between the nodes failed \(network is down\)"):
         relay.check()
-
-
-def test_a_second_thread_needs_an_mpi_that_allows_it() -> None:
-    with pytest.raises(ReplayError, match="MPI_THREAD_MULTIPLE"):
-        MeetingRelay(NodeLeaders(channel=Channel([]), any_thread=False), Counters.of(2), 2, StopFlag())
 
 
 def run_on_two_nodes(folder: Path, *, before: str = "", after: str = "") -> subprocess.CompletedProcess[str]:

@@ -1,11 +1,9 @@
 """What the processes of a replay agree on: one alone, several under mpiexec, and launchers that cannot work."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,10 +11,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.ranks.mpi import Solo, connect, first_does, is_known_to_all, share_of
 from dxt_replay.traces.errors import TargetError
-from tests.places import ROOT
-
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+from tests.places import MPIEXEC, ROOT, needs_mpi
 
 
 @given(st.integers(0, 200), st.integers(1, 40))

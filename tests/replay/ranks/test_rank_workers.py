@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -119,13 +118,6 @@ def test_ctrl_c_of_an_mpi_job_leaves_no_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed", reason="the extra [dask] is not installed")
-    monkeypatch.setattr("dxt_replay.traces.workers.ANSWER_S", 0.1)
-    with ExitStack() as stack, pytest.raises(WorkerError, match=r"--dask tcp://127.0.0.1:1: no scheduler of Dask"):
-        stack.enter_context(dask_workers("tcp://127.0.0.1:1"))
-
-
 def test_a_server_that_waits_for_words_is_no_scheduler(capture: Capture) -> None:
     pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     command = [sys.executable, "-m", "dxt_replay.replay.commands.main", "summary", str(capture.path), "--dask"]
@@ -137,19 +129,3 @@ def test_a_server_that_waits_for_words_is_no_scheduler(capture: Capture) -> None
     server.server_close()
     assert done.returncode != 0
     assert f"--dask {address}: no scheduler of Dask answers there" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--workers", "0"], "--workers 0: give at least 1"),
-        (["--workers", "-1"], "--workers -1: give at least 1"),
-        (["--workers", "x"], "Invalid value for '--workers': 'x' is not a valid integer"),
-        (["--workers", "2", "--dask", "tcp://h:1"], "--workers and --dask exclude each other"),
-    ],
-)
-def test_numbers_that_are_refused(
-    capture: Capture, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["summary", str(capture.path), *options]) == 2
-    assert message in capsys.readouterr().err

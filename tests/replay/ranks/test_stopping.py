@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,12 +20,10 @@ from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture, read
 from tests.fakes import FakeClock
+from tests.places import MPIEXEC, needs_mpi
 
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 NS_PER_S = 1_000_000_000
 MINUTE = 60 * NS_PER_S
-
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 
 
 class Told(Solo):

@@ -81,13 +81,14 @@ def test_to_collect_is_not_to_feed() -> None:
 
 def test_results_are_recorded_together_and_the_rest_at_the_end() -> None:
     counts: list[int] = []
-    lane, _, _ = fed(*reads(7), record=lambda done: counts.append(done.count), record_items=3)
+    lane, _, _ = fed(*reads(RING_BATCHES + 3), record=lambda done: counts.append(done.count), record_items=RING_BATCHES)
     lane.pump()
     lane.pump()
-    assert counts == [3, 3]
-    lane.end()
-    lane.end()
-    assert counts == [3, 3, 1]
+    lane.collect()
+    assert counts == [RING_BATCHES]
+    lane.collect(last=True)
+    lane.collect(last=True)
+    assert counts == [RING_BATCHES, 3]
 
 
 def test_the_lag_is_that_of_the_next_operation() -> None:

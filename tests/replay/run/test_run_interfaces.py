@@ -13,8 +13,9 @@ from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.records import API_CHOICES
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Op, build_capture, read, write
-from tests.replay.run.test_story import needs_mpi, under_mpi
+from tests.places import needs_mpi
 from tests.replay.run.test_story import replayed as replay
+from tests.replay.run.test_story import under_mpi
 
 MS = 1_000_000
 

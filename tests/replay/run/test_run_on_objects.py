@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,11 @@ import pytest
 import dxt_replay
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.target.placement import TWIN_ROOT
-from dxt_replay.traces.errors import MissingDependencyError, TargetError, UsageError
+from dxt_replay.traces.errors import MissingDependencyError, UsageError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import Op, Span, build_capture, read, write
-from tests.object_servers import BUCKET, ObjectServer, Request, nginx
+from tests.object_servers import ObjectServer, Request
 
 pytest.importorskip("obstore")
 
@@ -86,24 +85,6 @@ def test_the_servers_log_is_the_capture(server: ObjectServer, tmp_path: Path, pa
     assert dxt_replay.compare(source, replay).exact.differences == ()
 
 
-def test_nginx_saw_each_of_10_000_reads_once(tmp_path: Path) -> None:
-    """The log is of a server that knows nothing of this project. It has no PUT: the twin is put where it reads."""
-    (tmp_path / "nginx").mkdir()
-    with nginx(tmp_path / "nginx") as server, ObjectServer().running() as store:
-        source = reading(tmp_path, reads=10_000)
-        dxt_replay.stage(source, store.url())
-        for key, data in store.objects.items():
-            (server.root / BUCKET / key).parent.mkdir(parents=True, exist_ok=True)
-            (server.root / BUCKET / key).write_bytes(data)
-        url = store.url().replace(store.endpoint, server.endpoint)
-        result = dxt_replay.run(source, url, tmp_path / "replay.capture", pace="none")
-        assert result.succeeded, result.as_json()
-        seen = [each for each in server.requests() if each.is_of_replay]
-        assert {each.method for each in seen} == {"GET"}
-        assert len(seen) == 10_000
-        assert answered_reads(seen) == recorded_reads(source, keys(source, url, "some/prefix/"))
-
-
 def checkpointing(folder: Path) -> Capture:
     """Open, stat, reads and close of a data file; a checkpoint that is written, renamed and read again."""
     ops = [
@@ -145,31 +126,6 @@ def test_each_operation_is_the_request_that_the_docs_name(server: ObjectServer, 
         assert len(server.objects[f"{TWIN}/ckpt/model"]) == 12 * MIB
 
 
-def test_the_size_of_parts_is_that_of_the_url(server: ObjectServer, tmp_path: Path) -> None:
-    """A checkpoint of 12 MiB in parts of 5 MiB. The bytes of each part are those that the server took."""
-    source, url = checkpointing(tmp_path), server.url(more="&skip_signature=true&part_size=5MiB")
-    dxt_replay.stage(source, url)
-    assert dxt_replay.run(source, url, tmp_path / "replay.capture").succeeded
-    key = f"{TWIN}/ckpt/model.tmp"
-    parts = [
-        int(each.headers.get("Content-Length") or each.headers["content-length"])
-        for each in server.of_replay("PUT")
-        if each.key == key
-    ]
-    assert sorted(parts) == [2 * MIB, 5 * MIB, 5 * MIB]
-
-
-def test_reads_that_a_transform_joins_are_one_request(server: ObjectServer, tmp_path: Path) -> None:
-    """Five reads of 4 KiB, one after the other in a file, with --transfer-size 16KiB: two ranges of the same bytes."""
-    source = checkpointing(tmp_path)
-    dxt_replay.transform(source, tmp_path / "joined.capture", transfer_size="16KiB")
-    joined = open_capture(tmp_path / "joined.capture")
-    dxt_replay.stage(joined, server.url())
-    assert dxt_replay.run(joined, server.url(), tmp_path / "replay.capture").succeeded
-    ranges = [each.range for each in server.of_replay("GET") if each.key == f"{TWIN}/data/train.bin"]
-    assert ranges == [(0, 16383), (16384, 20479)]
-
-
 def test_what_was_not_staged_is_left_alone(server: ObjectServer, tmp_path: Path) -> None:
     theirs = {"some/prefix/mine": b"1", "some/prefix-2/x": b"2", f"{TWIN}/data/mine": b"3", "other": b"4"}
     server.objects.update(theirs)
@@ -185,29 +141,6 @@ def test_what_was_not_staged_is_left_alone(server: ObjectServer, tmp_path: Path)
     assert {each.key for each in server.log if each.method in ("PUT", "DELETE")} <= {
         each.key for each in server.log if each.key.startswith("some/prefix/")
     }
-
-
-def test_verify_finds_a_changed_byte(server: ObjectServer, tmp_path: Path) -> None:
-    source, url = reading(tmp_path, reads=30), server.url()
-    dxt_replay.stage(source, url)
-    assert main(["verify", url]) == 0
-    key = f"{TWIN}/data/a b.bin"
-    data = bytearray(server.objects[key])
-    data[1000] ^= 1
-    server.objects[key] = bytes(data)
-    assert main(["verify", url]) == 1
-    assert main(["verify", url, "--sizes-only"]) == 0
-
-
-def test_refused_requests_are_results(server: ObjectServer, tmp_path: Path) -> None:
-    source, url = reading(tmp_path, reads=60), server.url()
-    dxt_replay.stage(source, url)
-    server.refused["GET", f"{TWIN}/data/größe.bin"] = 503
-    result = dxt_replay.run(source, url, tmp_path / "replay.capture")
-    assert not result.succeeded
-    document = result.as_json()
-    assert (document["failed"], document["errors"]) == (20, {"EAGAIN": 20})
-    assert sum(each.status == 503 for each in server.log) == 20, "no request is repeated"
 
 
 def test_credentials_are_nowhere(
@@ -260,44 +193,7 @@ def test_a_wrong_url_is_told_without_what_may_be_secret(tmp_path: Path, url: str
     assert "HIDDEN" not in str(caught.value)
 
 
-def test_what_needs_files_is_refused(server: ObjectServer, tmp_path: Path) -> None:
-    source, url = reading(tmp_path, reads=3), server.url()
-    for choices in ({"api": "posix"}, {"api": "direct"}, {"maps": {"/data": "/tmp"}}):
-        with pytest.raises(UsageError, match=r"needs? files"):
-            dxt_replay.run(source, url, tmp_path / "replay.capture", **choices)
-    with pytest.raises(UsageError, match=r"--api s3 needs"):
-        dxt_replay.run(source, tmp_path, tmp_path / "replay.capture", api="s3")
-    with pytest.raises(UsageError, match=f"works on directories, not on s3://{BUCKET}/some/prefix: give"):
-        dxt_replay.export(source, "fio", tmp_path / "job.fio", target=url)
-    assert server.log == []
-
-
-def test_a_bucket_that_is_not_there_is_told(server: ObjectServer, tmp_path: Path) -> None:
-    source, url = reading(tmp_path, reads=3), server.url().replace(f"s3://{BUCKET}", "s3://another")
-    with pytest.raises(TargetError, match="the server answered 404; make the bucket"):
-        dxt_replay.stage(source, url)
-    with pytest.raises(TargetError, match="the server answered 404; make the bucket"):
-        dxt_replay.run(source, url, tmp_path / "replay.capture")
-
-
-def test_a_twin_that_was_not_staged_is_told(server: ObjectServer, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"some/prefix/ does not exist: run `dxt-replay stage` first"):
-        dxt_replay.run(reading(tmp_path, reads=3), server.url(), tmp_path / "replay.capture")
-    assert server.objects == {}
-
-
 def test_without_obstore_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     with pytest.raises(MissingDependencyError, match=r"dxt-replay\[objects\]"):
         dxt_replay.stage(reading(tmp_path, reads=3), "s3://bucket/x?region=us-east-1")
-
-
-def test_the_commands_take_the_url(server: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, url = reading(tmp_path, reads=30), server.url()
-    assert main(["stage", str(source.path), "--target", url]) == 0
-    assert main(["stage", str(source.path), "--target", url, "--json"]) == 0
-    assert main(["run", str(source.path), "--target", url, "-o", str(tmp_path / "r.capture"), "--json"]) == 0
-    capsys.readouterr()
-    assert main(["stage", str(source.path), "--target", url, "--remove", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["removed"] == 3
-    assert server.objects == {}

@@ -20,12 +20,11 @@ from typing import Any
 
 import pytest
 
-import dxt_replay
 from dxt_replay.replay.engine.items import Packed, wait
 from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
 from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.replay.run.feeder import Progress
-from dxt_replay.replay.run.result import RunResult
+from dxt_replay.replay.run.result import Repeats, RunResult
 from dxt_replay.replay.run.story import outputs_of, run_repeatedly, run_replay
 from dxt_replay.replay.target.protocol import LOCK_NAME
 from dxt_replay.replay.target.stage import plan_stage, stage, unstage
@@ -36,13 +35,11 @@ from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from tests.places import open_below
+from tests.places import MPIEXEC, needs_mpi, open_below
 from tests.simulated_application import MS, US, Storage
 from tests.simulated_known_loader import KnownJob
 from tests.simulated_known_loader import run as simulated
 
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 PIB = 1 << 50
 
 
@@ -126,22 +123,6 @@ def test_timed_operations_never_begin_before_they_are_due(tmp_path: Path) -> Non
         (rank, kind, 0) for rank in (0, 1) for kind in ("step", "compute")
     ]
     assert all(s["end_ns"] - s["start_ns"] >= 4 * MS for s in spans)
-
-
-@pytest.mark.parametrize(
-    ("pacing", "expected"),
-    [
-        (Pacing(), 0.04),
-        (Pacing(speed=4.0), 0.01),
-        (Pacing(pace=Pace.NONE), None),
-    ],
-)
-def test_the_recorded_time_is_told_beside_what_it_is_at_this_speed(
-    tmp_path: Path, pacing: Pacing, expected: float | None
-) -> None:
-    ops = [read(0, start_ns=0, length=10), read(0, start_ns=20 * MS, end_ns=40 * MS, length=10)]
-    found = replayed(staged(tmp_path, ops, ["/data"]), pacing).as_json()
-    assert (found["recorded_s"], found["expected_s"]) == (0.04, expected)
 
 
 def test_failed_operations_are_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -299,9 +280,7 @@ def test_a_signal_ends_the_run_in_order_and_leaves_a_partial_capture(tmp_path: P
             signal.raise_signal(number)
 
     options = RunOptions(target=tmp_path / "twin")
-    repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 5, interrupt)
-    assert repeats is not None
-    (run,) = repeats.runs
+    (run,) = run_repeatedly(source, outputs_of(tmp_path / "r.capture", 5), options, Solo(), interrupt)
     assert (run.stopped, run.succeeded, run.tally.operations) == (True, False, 4)
     partial = open_capture(tmp_path / "r.1.capture")
     assert (partial.info.partial, partial.operation_count()) == (True, 4)
@@ -310,8 +289,8 @@ def test_a_signal_ends_the_run_in_order_and_leaves_a_partial_capture(tmp_path: P
 def test_each_run_has_its_capture_its_pages_dropped_and_the_median_is_theirs(tmp_path: Path) -> None:
     source = small(tmp_path)
     options = RunOptions(target=tmp_path / "twin", pacing=Pacing(pace=Pace.NONE), cold=True)
-    repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 3)
-    assert repeats is not None
+    runs = run_repeatedly(source, outputs_of(tmp_path / "r.capture", 3), options, Solo())
+    repeats = Repeats(runs=tuple(runs))
     assert [run.cold for run in repeats.runs] == [True] * 3
     assert {run.resident_before_pct for run in repeats.runs} <= {0.0, None}
     document = repeats.as_json()
@@ -490,15 +469,3 @@ def test_lanes_that_wait_for_each_other_end_the_run(tmp_path: Path, monkeypatch:
     with pytest.raises(ReplayError, match="lanes wait for each other: the causal model contradicts itself"):
         replayed(source, Pace.STEPS, "stuck.capture")
     assert not (source.path.parent / "stuck.capture").exists()
-
-
-def test_the_command_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dxt_replay.replay.commands.main import main
-
-    source = small(tmp_path)
-    words = ["run", str(source.path), "--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture")]
-    assert main([*words, "--pace", "none", "--repeat", "2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["repeats"] == 2
-    assert [dxt_replay.open_capture(tmp_path / f"r.{number}.capture").operation_count() for number in (1, 2)] == [
-        124
-    ] * 2

@@ -13,7 +13,7 @@ from dxt_replay.replay.engine.backends.objects import ObjectBackend
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
-from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT, LoopPace
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, SEEK, STAT, SYNC, WRITE_AT, LoopPace
 from dxt_replay.replay.target.object_store import PART_BYTES
 from tests.fakes import make_batch
 from tests.object_servers import BUCKET, ObjectServer
@@ -77,21 +77,6 @@ def test_an_open_is_a_head_unless_the_url_says_none(server: ObjectServer, more: 
     assert requests(server) == [("HEAD", KEY, None, 200)] * heads + [("GET", KEY, (0, 2), 206)]
 
 
-def test_a_stat_is_a_head(server: ObjectServer) -> None:
-    assert results(lane_files(server), (STAT, 0, 0, 0, 0), (STAT, 3, 0, 0, 0)) == [0, -errno.ENOENT]
-    assert [each[0] for each in requests(server)] == ["HEAD", "HEAD"]
-
-
-def test_what_is_written_is_put_once_at_the_close(server: ObjectServer) -> None:
-    files = lane_files(server)
-    calls = [(OPEN, 2, 0, 0, 0), *((WRITE_AT, 2, 100 * i, 100, 0) for i in range(5)), (SYNC, 2, 0, 0, 0)]
-    assert results(files, *calls) == [0, *[100] * 5, 0]
-    assert requests(server) == [("HEAD", NEW, None, 404)]
-    assert results(files, (CLOSE, 2, 0, 0, 0)) == [0]
-    assert requests(server)[1:] == [("PUT", NEW, None, 200)]
-    assert len(server.objects[NEW]) == 500
-
-
 def test_what_is_never_closed_is_put_at_the_end(server: ObjectServer) -> None:
     files = lane_files(server)
     assert results(files, (WRITE_AT, 2, 50, 100, 0)) == [100]
@@ -131,13 +116,6 @@ def test_several_closes_put_once_unless_it_was_written_again(server: ObjectServe
     assert len(server.objects[NEW]) == 9
 
 
-def test_a_rename_is_a_copy_and_a_delete(server: ObjectServer) -> None:
-    files = lane_files(server)
-    assert results(files, (RENAME, 1, 2, 0, 0), (RENAME, 1, 2, 0, 0)) == [0, -errno.ENOENT]
-    assert [(each.method, each.key) for each in server.log] == [("PUT", NEW), ("DELETE", KEY), ("PUT", NEW)]
-    assert server.objects == {NEW: DATA}
-
-
 def test_a_file_opened_for_reading_is_not_written(server: ObjectServer) -> None:
     assert results(lane_files(server), (WRITE_AT, 0, 0, 3, 0)) == [-errno.EBADF]
     assert server.log == []
@@ -168,12 +146,6 @@ def test_a_server_that_is_not_there_is_a_refused_connection() -> None:
         url = f"s3://bucket/x?endpoint=http://127.0.0.1:{closed.getsockname()[1]}&region=a&skip_signature=true"
         files = Files([FileSlot(path=path("x/a"), uses=9)], ObjectBackend(url))
         assert results(files, (READ_AT, 0, 0, 9, 0)) == [-errno.ECONNREFUSED]
-
-
-def test_a_server_whose_name_is_not_known_is_unreachable() -> None:
-    url = "s3://bucket/x?endpoint=http://no-such-host.invalid:9&region=a&skip_signature=true"  # RFC 2606
-    files = Files([FileSlot(path=path("x/a"), uses=9)], ObjectBackend(url))
-    assert results(files, (READ_AT, 0, 0, 9, 0)) == [-errno.EHOSTUNREACH]
 
 
 def test_lanes_wait_for_their_requests_at_the_same_time(server: ObjectServer) -> None:
