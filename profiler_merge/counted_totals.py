@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,41 +54,6 @@ _TIMES = {"read_s": "READ", "write_s": "WRITE", "metadata_s": "META", "wait_s": 
 _FIELDS = ("reads", "writes", "bytes_read", "bytes_written", *_TIMES, "slowest_s", "slowest_rank")
 
 
-@dataclass(slots=True)
-class _Sums:
-    """The sums so far of one interface.
-
-    total: by _FIELDS, None where none of the log's modules counts it. own_s, shared_s: rank -> seconds in files of its
-    own, and as the slowest rank of a shared file. unknown: whether a shared record with time in it lacks the time of
-    its slowest rank. uncounted: fields of bytes that a record lacks."""
-
-    total: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_FIELDS))
-    own_s: Counter[int] = field(default_factory=Counter)
-    shared_s: Counter[int] = field(default_factory=Counter)
-    unknown: bool = False
-    uncounted: set[str] = field(default_factory=set)
-
-    def count(self, name: str, values: np.ndarray | None, kept: np.ndarray) -> np.ndarray:
-        """Add a column, in which a negative value means "not counted"; returns the `kept` values."""
-        found = np.zeros(int(kept.sum())) if values is None else values[kept]
-        if name.startswith("bytes") and (found < 0).any():
-            self.uncounted.add(name)
-        if values is not None and (found >= 0).any():
-            self.total[name] = (self.total[name] or 0) + np.maximum(found, 0).sum().item()
-        return np.maximum(found, 0)
-
-    def result(self) -> dict[str, Any]:
-        """The sums with the slowest rank, if that is known."""
-        own = {rank: spent for rank, spent in self.own_s.items() if rank != SHARED_RANK}
-        longest, most = max(own.items(), key=lambda each: each[1], default=(SHARED_RANK, 0.0))
-        if not self.unknown:
-            self.total["slowest_s"] = most + sum(self.shared_s.values())
-            deciding = {rank for rank, spent in [*self.shared_s.items(), (longest, most)] if spent}
-            if len(deciding) == 1 and min(deciding) >= 0:
-                self.total["slowest_rank"] = deciding.pop()
-        return self.total | dict.fromkeys(self.uncounted)
-
-
 def counted_times(
     logs: Iterable[tuple[DarshanLog, int | None]],
     excluded: Collection[int] = (),
@@ -105,33 +69,52 @@ def counted_times(
     but: interfaces that are left out. ranks_known: whether the rank of each process is known.
     Raises: LogError as `read_counters`.
     """
-    found: dict[str, _Sums] = {}
-    left_out = np.array(sorted(excluded), dtype=np.uint64)
+    totals: dict[str, dict[str, Any]] = {}
+    own_s, shared_s = dict[str, Counter[int]](), dict[str, Counter[int]]()
+    unknown, uncounted = set[str](), set[tuple[str, str]]()
     for log, rank in logs:
         for name, (interface, prefix, reads, writes) in _MODULES.items():
-            table = None if interface in but else read_counters(log, name)
+            table = None if interface in but else read_counters(log, name, excluded)
             if table is None:
                 continue
-            kept = ~np.isin(table.record_ids if table.file_ids is None else table.file_ids, left_out)
-            sums = found.setdefault(interface, _Sums(unknown=not ranks_known))
+            total = totals.setdefault(interface, dict.fromkeys(_FIELDS))
+
+            def count(what: str, values: np.ndarray | None, total: dict[str, Any] = total, key: str = interface) -> Any:
+                """Add a column, in which a negative value means "not counted"."""
+                if values is None:
+                    return 0
+                if what.startswith("bytes") and (values < 0).any():
+                    uncounted.add((key, what))
+                if (values >= 0).any():
+                    total[what] = (total[what] or 0) + np.maximum(values, 0).sum().item()
+                return np.maximum(values, 0)
+
             columns = {"reads": reads, "writes": writes}
             if _BYTES_IN.get(name) not in log.modules:
                 columns |= {"bytes_read": "BYTES_READ", "bytes_written": "BYTES_WRITTEN"}
             for what, counters in columns.items():
                 for counter in counters.split():
-                    sums.count(what, table.counters.get(f"{prefix}_{counter}"), kept)
-            ranks = table.ranks[kept] if rank is None else np.full(int(kept.sum()), rank)
+                    count(what, table.counters.get(f"{prefix}_{counter}"))
+            ranks = table.ranks if rank is None else np.full(len(table.ranks), rank)
             spent = np.zeros(len(ranks))
             for what, time in _TIMES.items():
-                spent += sums.count(what, table.fcounters.get(f"{prefix}_F_{time}_TIME"), kept)
-            _add(sums.own_s, ranks, spent)
+                spent += count(what, table.fcounters.get(f"{prefix}_F_{time}_TIME"))
             reduced = ranks == SHARED_RANK
-            slowest_s = table.fcounters.get(f"{prefix}_F_SLOWEST_RANK_TIME", np.full(len(kept), -1.0))[kept][reduced]
-            sums.unknown |= bool(spent[reduced][slowest_s < 0].any())
-            if (slowest := table.counters.get(f"{prefix}_SLOWEST_RANK")) is not None:
-                _add(sums.shared_s, slowest[kept][reduced], np.maximum(slowest_s, 0))
-    results = {name: sums.result() for name, sums in found.items()}
-    return {name: each for name, each in results.items() if any(each.values())}
+            _add(own_s.setdefault(interface, Counter()), ranks[~reduced], spent[~reduced])
+            slowest_s = table.fcounters.get(f"{prefix}_F_SLOWEST_RANK_TIME", np.full(len(ranks), -1.0))[reduced]
+            if not ranks_known or spent[reduced][slowest_s < 0].any():
+                unknown.add(interface)
+            slowest = table.counters.get(f"{prefix}_SLOWEST_RANK", ranks)[reduced]
+            _add(shared_s.setdefault(interface, Counter()), slowest, np.maximum(slowest_s, 0))
+    for interface, total in totals.items():
+        longest, most = max(own_s[interface].items(), key=lambda each: each[1], default=(SHARED_RANK, 0.0))
+        if interface not in unknown:
+            total["slowest_s"] = most + sum(shared_s[interface].values())
+            deciding = {rank for rank, spent in [*shared_s[interface].items(), (longest, most)] if spent}
+            if len(deciding) == 1 and min(deciding) >= 0:
+                total["slowest_rank"] = deciding.pop()
+        total.update({what: None for name, what in uncounted if name == interface})
+    return {name: each for name, each in totals.items() if any(each.values())}
 
 
 def _add(sums: Counter[int], ranks: np.ndarray, seconds: np.ndarray) -> None:
@@ -176,20 +159,21 @@ Rows = dict[str, np.ndarray]
 
 
 def counted_requests(
-    logs: Iterable[tuple[DarshanLog, int | None]], number: Callable[[int], int], excluded: Collection[int], nprocs: int
+    logs: Iterable[tuple[DarshanLog, int | None]],
+    number: Callable[[np.ndarray], np.ndarray],
+    excluded: Collection[int],
+    nprocs: int,
 ) -> dict[str, Any]:
     """By name of `_OF`: `count`, `of` (and `of_bytes`), `in_shared` (its part in files of several ranks), and `files`,
     the worst first, which `ranks` opened. And `uneven`: how many files ranks share unevenly, the worst first, and its
     slowest and fastest rank.
 
-    logs, excluded: as of `counted_times`. number: of a file, by its record id. Raises: LogError as `read_counters`.
+    logs, excluded: as of `counted_times`. number: of files, by their record ids. Raises: LogError as `read_counters`.
     """
-    left_out, parts = np.array(sorted(excluded), dtype=np.uint64), []
+    parts = []
     for log, rank in logs:
-        if (table := read_counters(log, "POSIX")) is not None:
-            part = _rows(table) | ({} if rank is None else {"rank": np.full(len(table.ranks), rank)})
-            kept = ~np.isin(table.record_ids, left_out)
-            parts.append({name: values[kept] for name, values in part.items()})
+        if (table := read_counters(log, "POSIX", excluded)) is not None:
+            parts.append(_rows(table) | ({} if rank is None else {"rank": np.full(len(table.ranks), rank)}))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in (parts or [{}])[0]}
     if not rows or not len(rows["file"]):
         return {}
@@ -214,11 +198,11 @@ def counted_requests(
                 "of_bytes": int(sums[of_bytes[0]].sum()) if of_bytes else None,
                 "in_shared": int(sums[name][ranks > 1].sum()),
                 "ranks": int(ranks[worst[0]]),
-                "files": [number(int(files[each])) for each in worst],
+                "files": number(files[worst]).tolist(),
             }
     if uneven := sorted(_uneven(rows), key=lambda each: each["fastest_s"] - each["slowest_s"]):
-        records = [each.pop("file") for each in uneven]
-        found["uneven"] = {"count": len(uneven), "files": [*map(number, records[:_WORST])], "worst": uneven[0]}
+        records = np.array([each.pop("file") for each in uneven], dtype=np.uint64)
+        found["uneven"] = {"count": len(uneven), "files": number(records[:_WORST]).tolist(), "worst": uneven[0]}
     return found
 
 

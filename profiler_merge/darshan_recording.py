@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,14 +23,13 @@ from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.process_accounts import unaccounted
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.rank_rows import RankRowsOfLogs, RowTotals
+from dxt_replay.profiler_merge.rank_rows import RankRowsOfLogs
 from dxt_replay.profiler_merge.recorded_job import (
     MAX_RANKS,
     Finished,
     MergeOptions,
     ProcessIds,
-    WrittenRanks,
-    write_ranks,
+    RankRows,
 )
 from dxt_replay.profiler_merge.rows import keep_freed_memory
 from dxt_replay.traces.errors import LogError
@@ -122,13 +121,12 @@ class DarshanRecording:
     def process_ids(self) -> ProcessIds:
         return process_ids(self._job)
 
-    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
-        """As of `Recording`. The ranks follow each other in this process."""
+    def rows(self, folder: Path, spans: JobSpans) -> Iterator[RankRows]:
         keep_freed_memory()
         logs = [process.log for process in self._job.processes]
         self._table = LogFiles(logs, self._records_left_out())
         self._mapped = mapped_reads({recording_of(log.path): log.path for log in logs}.values())
-        rows = RankRowsOfLogs(
+        self._made = RankRowsOfLogs(
             job=self._job,
             files=self._table,
             mapped=self._mapped,
@@ -137,16 +135,18 @@ class DarshanRecording:
             options=self._options,
             folder=folder,
         )
-        self._made = rows.totals
-        return write_ranks(folder, rows, spans, self._table.path)
+        return self._made.of_all()
 
-    def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
+    def path(self, file_id: int) -> str:
+        return self._table.path(file_id)
+
+    def finish(self, stored: int, spans: pa.Table) -> Finished:
         """As of `Recording`. Raises: LogError if the rest of a damaged log contradicts its counters."""
         logs = [process.log for process in self._job.processes]
         files, coverage = self._table.finish([process.rank for process in self._job.processes])
         if self._job.damage:
             _refuse_rubbish(self._job, coverage, files)
-        traced = written.stored - self._made.reconstructed
+        traced = stored - self._made.reconstructed
         counted = self._counted_times(traced)
         job_ns = (self._job.start_ns, self._job.end_ns)
         mapped = self._not_saved(mapped_files(files, job_ns, self._table.never_mapped), files, spans)
@@ -226,6 +226,7 @@ class DarshanRecording:
             if record in killed
             or path in STANDARD_STREAMS
             or is_request_log(path)
+            or path.endswith(".not_data")
             or any(fnmatchcase(path, glob) for glob in globs)
         )
         return frozenset((*exported, *matched, *STREAM_RECORDS))  # these by number too: names may be anonymised
@@ -234,11 +235,11 @@ class DarshanRecording:
         """Darshan's counters of the I/O that no trace holds."""
         known = not any(process.dealt for process in self._job.processes)
         but = TRACEABLE if traced else ()
-        return counted_times(self._logs(), self._table.excluded, but=but, ranks_known=known)
+        return counted_times(self._logs(), self._table.uncounted, but=but, ranks_known=known)
 
     def _counted_requests(self) -> dict[str, Any]:
         """Darshan's counters of the requests, of a job without a trace."""
-        return counted_requests(self._logs(), self._table.number_of, self._table.excluded, self._job.nprocs)
+        return counted_requests(self._logs(), self._table.number, self._table.uncounted, self._job.nprocs)
 
     def _logs(self) -> list[tuple[DarshanLog, int | None]]:
         return [(process.log, process.rank) for process in self._job.processes]
@@ -261,7 +262,7 @@ def _refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
 
 
 def _gap_warnings(
-    job: JobLogs, rows: RowTotals, coverage: Coverage, unseen: Sequence[Unseen], *, traced: int
+    job: JobLogs, rows: RankRowsOfLogs, coverage: Coverage, unseen: Sequence[Unseen], *, traced: int
 ) -> list[str]:
     """Warnings about operations that are rebuilt or missing. `traced`: number of operations in the trace."""
     warnings = []

@@ -46,48 +46,31 @@ _FORMAT_RULES = {
 }
 """Format -> pattern in the path, tried in this order: a checkpoint is a checkpoint whatever its container."""
 
-_SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
-    "POSIX": {
-        "posix_opens": ("POSIX_OPENS",), "posix_reads": ("POSIX_READS",), "posix_writes": ("POSIX_WRITES",),
-        "posix_seeks": ("POSIX_SEEKS",), "posix_stats": ("POSIX_STATS",), "posix_fsyncs": ("POSIX_FSYNCS",),
-        "posix_fdsyncs": ("POSIX_FDSYNCS",), "posix_bytes_read": ("POSIX_BYTES_READ",),
-        "posix_bytes_written": ("POSIX_BYTES_WRITTEN",), "posix_seq_reads": ("POSIX_SEQ_READS",),
-        "posix_seq_writes": ("POSIX_SEQ_WRITES",), "posix_consec_reads": ("POSIX_CONSEC_READS",),
-        "posix_consec_writes": ("POSIX_CONSEC_WRITES",), "posix_dups": ("POSIX_DUPS",),
-        "posix_mode": ("POSIX_MODE",),
-    },
-    "STDIO": {
-        "stdio_opens": ("STDIO_OPENS",), "stdio_reads": ("STDIO_READS",), "stdio_writes": ("STDIO_WRITES",),
-        "stdio_seeks": ("STDIO_SEEKS",), "stdio_flushes": ("STDIO_FLUSHES",),
-        "stdio_bytes_read": ("STDIO_BYTES_READ",), "stdio_bytes_written": ("STDIO_BYTES_WRITTEN",),
-        "stdio_fdopens": ("STDIO_FDOPENS",),
-    },
-    "MPI-IO": {
-        "mpiio_reads": ("MPIIO_INDEP_READS", "MPIIO_COLL_READS", "MPIIO_SPLIT_READS", "MPIIO_NB_READS"),
-        "mpiio_writes": ("MPIIO_INDEP_WRITES", "MPIIO_COLL_WRITES", "MPIIO_SPLIT_WRITES", "MPIIO_NB_WRITES"),
-        "mpiio_bytes_read": ("MPIIO_BYTES_READ",), "mpiio_bytes_written": ("MPIIO_BYTES_WRITTEN",),
-    },
-    "H5D": {
-        "h5d_reads": ("H5D_READS",), "h5d_writes": ("H5D_WRITES",),
-        "h5d_bytes_read": ("H5D_BYTES_READ",), "h5d_bytes_written": ("H5D_BYTES_WRITTEN",),
-    },
-}  # fmt: skip
-"""Column of the files table, or what else is told by it -> the Darshan counters whose sum it is, by module. -1 means
-not collected."""
+_SUMMED = {
+    "POSIX": (
+        "POSIX",
+        "OPENS READS WRITES SEEKS STATS FSYNCS FDSYNCS BYTES_READ BYTES_WRITTEN SEQ_READS SEQ_WRITES CONSEC_READS "
+        "CONSEC_WRITES DUPS MODE",
+    ),
+    "STDIO": ("STDIO", "OPENS READS WRITES SEEKS FLUSHES BYTES_READ BYTES_WRITTEN FDOPENS"),
+    "MPI-IO": ("MPIIO", "READS WRITES BYTES_READ BYTES_WRITTEN"),
+    "H5D": ("H5D", "READS WRITES BYTES_READ BYTES_WRITTEN"),
+}
+"""Module -> prefix of its counters, and those whose sum is a column of the files table (such as `posix_opens`), or
+tells something else of a file. -1 means not collected."""
+
+_KINDS = ("INDEP", "COLL", "SPLIT", "NB")
+"""MPI-IO counts each kind of its reads and writes."""
 
 _SEEKS_OF_PYTHON = 3
 """Of each `open` that may write: it asks for the position three times. C programs that map a file seek at most twice,
 and Python's `mmap` duplicates the descriptor."""
 
-# An untouched file also has a last byte of 0, so it counts only if bytes were moved.
-_LAST_BYTE = {
-    module: tuple((f"{module}_MAX_BYTE_{done}", f"{module}_BYTES_{done}") for done in ("READ", "WRITTEN"))
-    for module in ("POSIX", "STDIO")
-}
-
-_OPERATIONS = {"bytes_read": "reads", "bytes_written": "writes"}
 _STREAMS = [name.encode() for name in STANDARD_STREAMS]
 
+_MARKS = re.compile(rb".+[./]\d+\.\d+\.marks", re.DOTALL)
+_FIRST_OWN = -10
+"""Number of the first file of the recorder's own; the next ones are below. Smaller negative ones have other meanings."""
 
 _COUNTED_OPS = {
     "posix": {"opens": "open", "reads": "read", "writes": "write", "seeks": "seek", "stats": "stat", "fsyncs": "sync"},
@@ -95,7 +78,8 @@ _COUNTED_OPS = {
 }
 """Operations of a trace that are counted as Darshan would count them, by interface."""
 
-_TRACED = np.dtype([("rank", np.int64), ("file", np.int64), ("operations", np.int64), ("bytes", np.int64)])
+_AMOUNTS = ("bytes", "operations")
+_TRACED = np.dtype([(name, np.int64) for name in ("rank", "file", *_AMOUNTS)])
 """Operations and bytes of a rank and file."""
 
 
@@ -132,11 +116,11 @@ def moved_bytes(files: pa.Table, *prefixes: str) -> int:
     return sum(pc.sum(files[name]).as_py() or 0 for name in COUNTERS if name.startswith(prefixes))
 
 
-def files_table(paths: Sequence[bytes], **columns: Any) -> pa.Table:
-    """Files as `FILES_SCHEMA`, by number, with the columns that follow from their paths, and `columns`."""
+def files_table(paths: Sequence[bytes], first: int = 0, **columns: Any) -> pa.Table:
+    """Files as `FILES_SCHEMA`, numbered from `first`, with the columns that follow from their paths, and `columns`."""
     names = [shown(path) for path in paths]
     columns |= {
-        "file_id": np.arange(len(paths), dtype=np.int32),
+        "file_id": np.arange(first, first + len(paths), dtype=np.int32),
         "path": names,
         "path_bytes": [None if name.encode() == path else path for name, path in zip(names, paths, strict=True)],
         "format": np.array([classify(name) for name in names], dtype=np.int8),
@@ -147,45 +131,41 @@ def files_table(paths: Sequence[bytes], **columns: Any) -> pa.Table:
 class Numbers:
     """Numbers files in order of appearance by a key: Darshan's record id, or a tracer's own number.
 
-    numbers: of each key. keys: by number. sizes: int64, by number, the end of the last access so far.
+    numbers: of each key. keys: by number. same: key -> the one that stands for it. sizes: int64, by number, the end of
+    the last access so far. own: names of the marks that `record` itself wrote, by number below 0: their rows tell
+    clocks and threads, and are no I/O of the job.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
         self.keys: list[int] = []
+        self.same: dict[int, int] = {}
         self.sizes = np.zeros(16, dtype=np.int64)
-        self._record_ids = np.empty(0, dtype=np.uint64)
+        self.own: dict[int, bytes] = {}
+
+    def set_apart(self, names: Iterable[tuple[int, bytes]]) -> None:
+        """Give the recorder's own files numbers apart. names: key and path of each file."""
+        for key, path in names:
+            if _MARKS.fullmatch(path) and key not in self.numbers:
+                self.numbers[key] = _FIRST_OWN - len(self.own)
+                self.own[self.numbers[key]] = path
 
     def number(self, keys: np.ndarray) -> np.ndarray:
         """int32 number of each key."""
         found, first, inverse = distinct(keys)
         numbers = np.empty(len(found), dtype=np.int32)
         for place in np.argsort(first).tolist():
-            key = self._same(int(found[place]))
+            key = int(found[place])
+            key = self.same.get(key, key)
             numbers[place] = self.numbers.setdefault(key, len(self.keys))
-            self.keys += [key] if len(self.numbers) > len(self.keys) else []
+            self.keys += [key] if numbers[place] == len(self.keys) else []
         while len(self.keys) > len(self.sizes):
             self.sizes = np.append(self.sizes, np.zeros_like(self.sizes))
         return numbers[inverse]
 
-    def number_of(self, key: int) -> int:
-        """The number of one key."""
-        return int(self.number(np.array([key], dtype=np.uint64))[0])
-
-    @property
-    def record_ids(self) -> np.ndarray:
-        """uint64 key of each file."""
-        if len(self._record_ids) < len(self.keys):
-            self._record_ids = np.array(self.keys, dtype=np.uint64)
-        return self._record_ids
-
-    def _same(self, key: int) -> int:
-        """The key that stands for this one too."""
-        return key
-
     def note_ends(self, rows: np.ndarray) -> None:
         """Extend the files to hold these accesses (`ROW`); an offset of -1 is unknown and counts as 0."""
-        moved = ((rows["op"] == READ) | (rows["op"] == WRITE)) & (rows["length"] > 0)
+        moved = ((rows["op"] == READ) | (rows["op"] == WRITE)) & (rows["length"] > 0) & (rows["file"] >= 0)
         ends = np.maximum(rows["offset"][moved], 0) + rows["length"][moved]
         np.maximum.at(self.sizes, rows["file"][moved], ends)
 
@@ -197,25 +177,28 @@ class TracedFiles(Numbers):
         super().__init__()
         self._paths, self._known_sizes, self._suspect = paths, sizes, suspect
         self._counts: dict[str, np.ndarray] = {}
+        self.set_apart(enumerate(paths))
 
-    def name(self, file_id: int) -> str:
+    def path(self, file_id: int) -> str:
         """The path of a file, with bytes that are not UTF-8 as escapes."""
-        return shown(self._paths[self.keys[file_id]])
+        return shown(self.own[file_id] if file_id < 0 else self._paths[self.keys[file_id]])
 
     def note(self, rows: np.ndarray) -> None:
         """Count the operations of a rank (`ROW`)."""
         self.note_ends(rows)
+        rows = rows[rows["file"] >= 0]
         for prefix, counted in _COUNTED_OPS.items():
             mine = rows[rows["api"] == APIS.index(prefix.upper())]
-            columns: dict[str, tuple[Any, str | None]] = {
-                what: (mine["op"] == OPS.index(name), None) for what, name in counted.items()
+            kept = {what: (mine["op"] == OPS.index(name), None) for what, name in counted.items()}
+            kept |= {
+                what: (mine["op"] == op, mine["length"])
+                for what, op in (("bytes_read", READ), ("bytes_written", WRITE))
             }
-            columns["bytes_read"], columns["bytes_written"] = ((mine["op"] == op, "length") for op in (READ, WRITE))
-            for what, (kept, amount) in columns.items():
-                weights = None if amount is None else mine[amount][kept]
-                found = np.bincount(mine["file"][kept], weights=weights, minlength=len(self.sizes))
-                before = self._counts.get(f"{prefix}_{what}", np.zeros(0))
-                found[: len(before)] += before.astype(found.dtype)
+            for what, (those, weights) in kept.items():
+                weights = None if weights is None else weights[those]
+                found = np.bincount(mine["file"][those], weights, len(self.sizes)).astype(np.int64)
+                before = self._counts.get(f"{prefix}_{what}", found[:0])
+                found[: len(before)] += before
                 self._counts[f"{prefix}_{what}"] = found
 
     @property
@@ -228,7 +211,7 @@ class TracedFiles(Numbers):
         count, counts, moved = len(self.keys), dict[str, np.ndarray](), np.zeros(len(self.keys), dtype=bool)
         for prefix, counted in _COUNTED_OPS.items():
             names = [f"{prefix}_{what}" for what in (*counted, "bytes_read", "bytes_written")]
-            own = [np.pad(self._counts[name].astype(np.int64), (0, count))[:count] for name in names]
+            own = [np.pad(self._counts[name], (0, count))[:count] for name in names]
             moved |= own[1] + own[2] > 0  # reads and writes
             unused = np.sum(own, axis=0) == 0  # which is distinct from 0
             counts |= {name: np.ma.masked_array(each, mask=unused) for name, each in zip(names, own, strict=True)}
@@ -257,7 +240,8 @@ class LogFiles(Numbers):
     """The files of Darshan logs; ignores the `excluded` record ids. Names that differ only in `..` are of one file.
 
     Files in the counters come first, then those that only the rows name, in order of appearance.
-    streams: reads and writes of standard streams, which are left out. names: paths of record ids that no log names.
+    uncounted: the excluded records, and those of the recorder's own files. streams: reads and writes of standard
+    streams, which are left out. names: paths of record ids that no log names.
     never_mapped: files that the job made itself, or whose positions were not those of a mapping.
     """
 
@@ -267,7 +251,6 @@ class LogFiles(Numbers):
         self.streams = StreamTotals()
         self.names: dict[int, bytes] = {}
         self.never_mapped: set[int] = set()
-        self._plain_id: dict[int, int] = {}
         self._traced: list[np.ndarray] = [np.empty(0, dtype=_TRACED)]
         self._offsets: dict[int, dict[int, int]] = {REPAIRED: {}, SUSPECT: {}}
         for log in logs:
@@ -275,21 +258,25 @@ class LogFiles(Numbers):
             known = {path: record for record, path in log.names.items()} if dotted else {}
             for record, path in dotted.items():
                 if (plain := _plain(path)) != path:
-                    self._plain_id[record] = known.get(plain, record_id(plain))
-                    self.names[self._plain_id[record]] = plain
+                    self.same[record] = known.get(plain, record_id(plain))
+                    self.names[self.same[record]] = plain
+            self.set_apart((record, path) for record, path in log.names.items() if record not in excluded)
+        self.uncounted = {*excluded, *(key for key, number in self.numbers.items() if number < 0)}
         for log in logs:
-            for module in _SUMMED:
-                records = self._counters(log, module)
-                self._note_streams(log, module)
-                if records is not None:
-                    self.number(_file_records(records))
+            streams = [each for each in excluded if each in STREAM_RECORDS or log.names.get(each) in _STREAMS]
+            for module, (prefix, _) in _SUMMED.items():
+                if (table := read_counters(log, module)) is None:
+                    continue
+                self.number(table.without(self.uncounted).file_ids)
+                mine = np.isin(table.record_ids, np.array(streams, dtype=np.uint64)) & (module in ("POSIX", "STDIO"))
+                for names in (("READS", "BYTES_READ"), ("WRITES", "BYTES_WRITTEN")) if mine.any() else ():
+                    self.streams.add(*(int(_of(table, prefix, name)[mine].sum()) for name in names))
             self._let_go(log)
-
-    def _same(self, key: int) -> int:
-        return self._plain_id.get(key, key)
 
     def path(self, file_id: int) -> str:
         """The recorded path of a file, if a log has it."""
+        if file_id < 0:
+            return shown(self.own[file_id])
         record = self.keys[file_id]
         names = (log.names[record] for log in self.logs if record in log.names)
         return shown(next(names, self.names.get(record, b"")))
@@ -301,14 +288,13 @@ class LogFiles(Numbers):
 
     def note_traced(self, rows: np.ndarray) -> None:
         """Count traced operations at the interface to which the counters are compared."""
-        mine = rows["api"] == APIS.index("POSIX")
+        mine = (rows["api"] == APIS.index("POSIX")) & (rows["file"] >= 0)
         rank, file, length = (rows[name] if mine.all() else rows[name][mine] for name in ("rank", "file", "length"))
-        pairs, _, of_row = distinct_rows(rank, file)
-        found = np.zeros(len(pairs), dtype=_TRACED)
-        if len(pairs):
+        if len(rank):
+            pairs, _, of_row = distinct_rows(rank, file)
+            found = np.zeros(len(pairs), dtype=_TRACED)
             found["rank"], found["file"] = pairs.T
-            found["operations"] = np.bincount(of_row)
-            found["bytes"] = np.bincount(of_row, weights=length)
+            found["operations"], found["bytes"] = np.bincount(of_row), np.bincount(of_row, weights=length)
             self._traced.append(found)
 
     def note_offsets(self, state: int, record_ids: np.ndarray, operations: np.ndarray) -> None:
@@ -317,17 +303,6 @@ class LogFiles(Numbers):
         for file, count in zip(self.number(record_ids).tolist(), operations.tolist(), strict=True):
             of_file[file] = of_file.get(file, 0) + count
 
-    def _note_streams(self, log: DarshanLog, module: str) -> None:
-        """Add a module's counts of the standard streams, which are left out."""
-        records = read_counters(log, module) if module in _LAST_BYTE else None
-        if records is None:
-            return
-        streams = [record for record in self.excluded if record in STREAM_RECORDS or log.names.get(record) in _STREAMS]
-        mine = np.isin(records.record_ids, np.array(streams, dtype=np.uint64))
-        for names in (("READS", "BYTES_READ"), ("WRITES", "BYTES_WRITTEN")):
-            counted = (np.maximum(records.counters[f"{module}_{name}"][mine], 0).sum() for name in names)
-            self.streams.add(*map(int, counted))
-
     def _let_go(self, log: DarshanLog) -> None:
         """Drop the decoded counters if there are many logs: all of them together would fill the memory."""
         if len(self.logs) > 1:
@@ -335,16 +310,15 @@ class LogFiles(Numbers):
 
     def offset_warnings(self, paths: Sequence[str]) -> list[str]:
         """Warnings about repaired and suspect offsets, with some names; `paths` by file_id."""
-        warnings = []
+        keeps, found = "Darshan keeps one position a file, but", []
         for state, text in (
-            (REPAIRED, "were repaired: Darshan keeps one position a file, but each descriptor read these files whole"),
-            (SUSPECT, "may be wrong: Darshan keeps one position a file, but these files had several descriptors open"),
+            (REPAIRED, f"were repaired: {keeps} each descriptor read these files whole"),
+            (SUSPECT, f"may be wrong: {keeps} these files had several descriptors open"),
         ):
-            of_file = self._offsets[state]
-            if of_file:
+            if of_file := self._offsets[state]:
                 names = listed([paths[file] for file in of_file])
-                warnings.append(f"offsets of {format_counted(sum(of_file.values()), 'operation')} {text} ({names})")
-        return warnings
+                found.append(f"offsets of {format_counted(sum(of_file.values()), 'operation')} {text} ({names})")
+        return found
 
     def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
@@ -354,27 +328,32 @@ class LogFiles(Numbers):
         mappable, unknown = np.zeros(count, dtype=bool), set[tuple[str, int]]()
         counted, streams = [np.empty(0, dtype=_TRACED)], [np.empty(0, dtype=_TRACED)]
         for log, fixed_rank in zip(self.logs, ranks_of_logs, strict=True):
-            for module, columns in _SUMMED.items():
-                records = self._counters(log, module)
-                if records is None:
+            for module, (prefix, columns) in _SUMMED.items():
+                table = read_counters(log, module, self.uncounted)
+                if table is None:
                     continue
-                files = self.number(_file_records(records))
-                for column, counters in columns.items():
+                files = self.number(table.file_ids)
+                for name in columns.split():
+                    column = f"{prefix}_{name}".lower()
                     values = sums.setdefault(column, np.ma.masked_array(np.zeros(count, dtype=np.int64), mask=True))
-                    np.add.at(values.data, files, sum(np.maximum(records.counters[name], 0) for name in counters))
+                    np.add.at(values.data, files, _of(table, prefix, name))
                     values.mask[files] = False
-                    for place in _wrong_bytes(log, records, column):
-                        unknown.add((column, int(files[place])))
+                    unknown |= {(column, int(files[place])) for place in _wrong_bytes(log, table, prefix, name)}
                 if module == "POSIX":
-                    opens, seeks, dups = (records.counters[f"POSIX_{name}"] for name in ("OPENS", "SEEKS", "DUPS"))
+                    opens, seeks, dups = (table.counters[f"POSIX_{name}"] for name in ("OPENS", "SEEKS", "DUPS"))
                     mappable[files[(dups != 0) | (seeks < _SEEKS_OF_PYTHON * np.maximum(opens, 1))]] = True
-                if module in _LAST_BYTE:
-                    self._note_last_bytes(records, files)
-                    found = _counted(log, records, files, fixed_rank)
+                if module in ("POSIX", "STDIO"):
+                    for done in ("READ", "WRITTEN"):
+                        # An untouched file also has a last byte of 0; that of a repaired one is as wrong as its trace.
+                        known = table.counters[f"{prefix}_BYTES_{done}"] > 0
+                        known &= ~np.isin(files, list(self._offsets[REPAIRED]))
+                        ends = table.counters[f"{prefix}_MAX_BYTE_{done}"] + 1
+                        np.maximum.at(self.sizes, files[known], ends[known])
+                    found = _counted(log, table, files, fixed_rank)
                     counted.append(found)
                     streams += [found] if module == "STDIO" else []
             for record, stripe in _stripes(log).items():
-                if (file := self.numbers.get(self._same(record))) is not None:
+                if (file := self.numbers.get(self.same.get(record, record), -1)) >= 0:
                     stripes[file] = stripe
             self._let_go(log)
         self._find_never_mapped(sums, mappable)
@@ -392,9 +371,9 @@ class LogFiles(Numbers):
         states[np.concatenate(self._traced)["file"]] = AS_RECORDED
         for state, files_in_state in sorted(self._offsets.items()):
             states[list(files_in_state)] = state
-        table = files_table(
+        table_of_files = files_table(
             paths,
-            record_id=self.record_ids,
+            record_id=np.array(self.keys, dtype=np.uint64),
             size=self.sizes[:count],
             offsets=states,
             mount=[mount.path for mount in mounts],
@@ -404,13 +383,7 @@ class LogFiles(Numbers):
             coverage=of_file,
             **{name: values for name, values in sums.items() if name in COUNTERS},
         )
-        return table, coverage
-
-    def _note_last_bytes(self, records: CounterTable, files: np.ndarray) -> None:
-        for last_byte, moved in _LAST_BYTE[records.module]:
-            # A repaired file's counter has the same error as its trace.
-            known = (records.counters[moved] > 0) & ~np.isin(files, list(self._offsets[REPAIRED]))
-            np.maximum.at(self.sizes, files[known], records.counters[last_byte][known] + 1)
+        return table_of_files, coverage
 
     def _find_never_mapped(self, sums: Mapping[str, Any], mappable: np.ndarray) -> None:
         def of(name: str) -> np.ndarray:
@@ -426,20 +399,6 @@ class LogFiles(Numbers):
         if strays >= dups[without].sum():
             never |= without
         self.never_mapped = set(np.flatnonzero(never).tolist())
-
-    def _counters(self, log: DarshanLog, module: str) -> CounterTable | None:
-        records = read_counters(log, module)
-        if records is None or not self.excluded:
-            return records
-        kept = ~np.isin(_file_records(records), np.fromiter(self.excluded, dtype=np.uint64))
-        return replace(
-            records,
-            ranks=records.ranks[kept],
-            record_ids=records.record_ids[kept],
-            counters={name: values[kept] for name, values in records.counters.items()},
-            fcounters={name: values[kept] for name, values in records.fcounters.items()},
-            file_ids=None if records.file_ids is None else records.file_ids[kept],
-        )
 
     def _coverage(self, counted: np.ndarray, streams: np.ndarray) -> tuple[Coverage, np.ndarray]:
         """What the trace holds of what the counters saw; of each file by bytes, masked where nothing was counted."""
@@ -460,15 +419,10 @@ class LogFiles(Numbers):
             for rank in sorted(sums[0].keys() | sums[1].keys())
             if rank != SHARED_RANK
         }
-        held, every, through = (
-            tuple(int(each[name].sum()) for name in _AMOUNTS) for each in (traced, counted, streams)
-        )
+        held, every, through = ([int(each[name].sum()) for name in _AMOUNTS] for each in (traced, counted, streams))
         share = _ratio(held, every)
-        without = _ratio(held, (every[0] - through[0], every[1] - through[1])) if any(through) else None
+        without = _ratio(held, [all_ - one for all_, one in zip(every, through, strict=True)]) if any(through) else None
         return Coverage(bytes=share[0], operations=share[1], ranks=by_rank, without_streams=without), of_file
-
-
-_AMOUNTS = ("bytes", "operations")
 
 
 def _ratio(traced: Sequence[float], counted: Sequence[float]) -> tuple[float | None, float | None]:
@@ -477,35 +431,36 @@ def _ratio(traced: Sequence[float], counted: Sequence[float]) -> tuple[float | N
     return by_bytes, by_operations
 
 
-def _file_records(records: CounterTable) -> np.ndarray:
-    """Record id of the file of each counter record; an H5D record is of a dataset and names its file."""
-    return records.record_ids if records.file_ids is None else records.file_ids
+def _of(table: CounterTable, prefix: str, name: str) -> np.ndarray:
+    """A counter of each record, 0 where it was not collected."""
+    kinds = [f"{kind}_{name}" for kind in _KINDS] if prefix == "MPIIO" and "BYTES" not in name else [name]
+    return np.sum([np.maximum(table.counters[f"{prefix}_{each}"], 0) for each in kinds], axis=0)
 
 
-def _wrong_bytes(log: DarshanLog, records: CounterTable, column: str) -> list[int]:
-    """Places of the records that count operations of this column of bytes, and no number of bytes. Warns of them."""
-    prefix, _, what = column.partition("_")
-    counter, *_ = _SUMMED[records.module][column]
-    by = _SUMMED[records.module].get(f"{prefix}_{_OPERATIONS.get(what)}", ())
-    wrong = (records.counters[counter] < 0) & (sum(records.counters[name] > 0 for name in by) > 0)
-    for place in np.flatnonzero(wrong).tolist():
-        value, path = records.counters[counter][place], log.describe(int(_file_records(records)[place]))
-        log.add_warning(f"{counter} of {path} is {value}, which is no number of bytes: it is not known")
-    return np.flatnonzero(wrong).tolist()
+def _wrong_bytes(log: DarshanLog, table: CounterTable, prefix: str, name: str) -> list[int]:
+    """Places of the records that count operations of this counter of bytes, and no number of bytes. Warns of them."""
+    if not name.startswith("BYTES"):
+        return []
+    values = table.counters[f"{prefix}_{name}"]
+    wrong = np.flatnonzero((values < 0) & (_of(table, prefix, "READS" if name == "BYTES_READ" else "WRITES") > 0))
+    for place in wrong.tolist():
+        path = log.describe(int(table.file_ids[place]))
+        log.add_warning(f"{prefix}_{name} of {path} is {values[place]}, which is no number of bytes: it is not known")
+    return wrong.tolist()
 
 
-def _counted(log: DarshanLog, records: CounterTable, files: np.ndarray, fixed_rank: int | None) -> np.ndarray:
+def _counted(log: DarshanLog, table: CounterTable, files: np.ndarray, fixed_rank: int | None) -> np.ndarray:
     """The reads and writes of a module, as `_TRACED`.
 
     I/O counted by STDIO is not counted by POSIX as well: Darshan sees the program's calls, not those of the C library.
     TensorFlow also writes its profile through C streams, and that is not part of the job.
     """
     found = np.zeros(len(files), dtype=_TRACED)
-    found["rank"], found["file"] = records.ranks if fixed_rank is None else fixed_rank, files
+    found["rank"], found["file"] = table.ranks if fixed_rank is None else fixed_rank, files
     for field, names in (("operations", ("READS", "WRITES")), ("bytes", ("BYTES_READ", "BYTES_WRITTEN"))):
-        found[field] = sum(np.maximum(records.counters[f"{records.module}_{name}"], 0) for name in names)
-    if records.module == "STDIO":
-        paths = (shown(log.names.get(record, b"")) for record in _file_records(records).tolist())
+        found[field] = sum(_of(table, table.module, name) for name in names)
+    if table.module == "STDIO":
+        paths = (shown(log.names.get(record, b"")) for record in table.record_ids.tolist())
         return found[[not is_recorder_file(path) for path in paths]]
     return found
 

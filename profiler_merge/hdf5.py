@@ -74,9 +74,8 @@ def _add_records(log: DarshanLog, numbers: Mapping[int, int], rows: dict[tuple[i
     by_name = {path: record for record, path in log.names.items()}
     for number, record in enumerate(records.record_ids.tolist()):
         file_path, _, dataset = log.names.get(record, b"").rpartition(b":")
-        file_record = int(records.file_ids[number]) if records.file_ids is not None else 0
         # version 1 has no file, but the name of the dataset contains it
-        file = numbers.get(file_record or by_name.get(file_path, 0))
+        file = numbers.get(int(records.file_ids[number]) or by_name.get(file_path, 0))
         row = _recorded_row(records, number)
         if file is not None and row is not None:
             name = dataset.decode("utf-8", "backslashreplace")

@@ -11,8 +11,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.clocks.alignment import LogClock
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.regions import text
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, text
 from dxt_replay.profiler_merge.files import Numbers
 from dxt_replay.profiler_merge.rows import MOST_ROWS, Spool, blocks, fill
 from dxt_replay.traces.schema import APIS, READ, TRACED, WRITE
@@ -101,7 +100,7 @@ def read_log_rows(
             counts[each] = counts.get(each, 0) + number
     return LogRows(
         log=log,
-        records=numbers.record_ids,
+        records=np.array(numbers.keys, dtype=np.uint64),
         rows=rows,
         ranks=np.array(list(counts), dtype=np.int64),
         first=np.cumsum([0, *counts.values()]),

@@ -10,20 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.given_files import GivenFiles, given_files, kind_of
 from dxt_replay.profiler_merge.job_spans import JobSpans
+from dxt_replay.profiler_merge.profiles.marks import NO_FETCH
 from dxt_replay.profiler_merge.profiles.reading import profile_files, profile_kind
-from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import DEFAULTS, MergeOptions, Recording
+from dxt_replay.profiler_merge.rows import NO_FILE
 from dxt_replay.profiler_merge.sources import BY_KIND, reader
 from dxt_replay.traces.plain import Result, plain
-from dxt_replay.traces.schema import CaptureInfo, Source
+from dxt_replay.traces.schema import LANES_SCHEMA, OPS_SCHEMA, CaptureInfo, Source, table_from_columns
 from dxt_replay.traces.store.digests import digests_beside
 from dxt_replay.traces.store.writer import (
+    ROW_GROUP_ROWS,
+    OpsWriter,
     begin_capture,
     check_capture_output,
     discard_capture,
@@ -61,6 +65,7 @@ class MergeResult(Result):
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay merge --json` prints."""
+        clock = ("rank", "worker", "method", "offset_ns", "residual_ns", "interval_ns")
         return {
             "capture": str(self.capture),
             "recorded_by": self.recorded_by,
@@ -71,17 +76,7 @@ class MergeResult(Result):
             "lanes": self.info.lanes,
             "counted": plain(self.counted),
             "coverage": coverage_json(self.info.coverage),
-            "clock": [
-                {
-                    "rank": found.rank,
-                    "worker": found.worker,
-                    "method": found.method,
-                    "offset_ns": found.offset_ns,
-                    "residual_ns": found.residual_ns,
-                    "interval_ns": plain(found.interval_ns),
-                }
-                for found in self.info.clock
-            ],
+            "clock": [{name: plain(getattr(found, name)) for name in clock} for found in self.info.clock],
             "rebuilt": plain(self.info.made_by["rebuilt"]),
             "extended": plain(self.info.made_by.get("extended", {})),
             "warnings": plain(self.info.warnings),
@@ -101,15 +96,14 @@ def merge(
     given = given_files(logs, profiles)
     parse_method(options.align)
     check_capture_output(output, force=options.force)
-    recording = open_recording(given, options)
+    recording, requests = open_recording(given, options)
     working = begin_capture(output, force=options.force)
     try:
-        made = _written(recording, given, options, working)
+        info, files, spans = _written(recording, requests, given, options, working)
         publish_capture(working, output, force=options.force)
     except BaseException:
         discard_capture(working)
         raise
-    info, files, spans = made
     reconstructed = int(info.made_by["operations_reconstructed"])
     return MergeResult(
         capture=output,
@@ -122,15 +116,16 @@ def merge(
     )
 
 
-def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
-    """The recording of the operations, read by the reader in the registry, or the profiles alone.
+def open_recording(given: GivenFiles, options: MergeOptions) -> tuple[Recording, Any]:
+    """The recording of the operations, read by the reader in the registry, or the profiles alone; and the job's
+    `RequestsOfRanks`, if there are any.
 
-    Raises: LogError for files that their reader cannot read.
+    Most merges need few of these modules. Raises: LogError for files that their reader cannot read.
     """
     if given.recorder is None:
-        from dxt_replay.profiler_merge.profiles_alone import ProfilesAlone  # most merges do not need them
+        from dxt_replay.profiler_merge.profiles_alone import ProfilesAlone
 
-        return ProfilesAlone(given.spans, options)
+        return ProfilesAlone(given.spans, options), None
     if given.recorder.requests:
         from dxt_replay.profiler_merge.request_recording import requests_alone
 
@@ -143,76 +138,115 @@ def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
         recording = TracedRecording(given.recorder.kind, job, options)
     else:
         recording = reader(given.recorder.recording)(given.operations, options)
-    if given.requests:
-        from dxt_replay.profiler_merge.request_recording import requests_beside
+    if not given.requests:
+        return recording, None
+    from dxt_replay.profiler_merge.request_recording import requests_beside
 
-        kind = BY_KIND[str(kind_of(given.requests[0]))]
-        return requests_beside(recording, reader(kind.requests)(given.requests))
-    return recording
+    kind = BY_KIND[str(kind_of(given.requests[0]))]
+    return recording, requests_beside(recording, reader(kind.requests)(given.requests))
 
 
 def _written(
-    recording: Recording, given: GivenFiles, options: MergeOptions, folder: Path
+    recording: Recording, requests: Any, given: GivenFiles, options: MergeOptions, folder: Path
 ) -> tuple[CaptureInfo, pa.Table, int]:
     """Write everything into the capture `folder`. Returns the contents of capture.json, the files table, and the number
     of spans."""
     placed = recording.place(profile_files(given.profiles))
-    loops: Mapping[int, SpanColumns] = {}
-    loop_warnings: Sequence[str] = ()
+    loops, warnings = dict(recording.loops), [*placed.warnings]
     if given.spans:  # training loops by rank, from traces given as profiles
         annotations = reader(BY_KIND[str(kind_of(given.spans[0]))].spans)
-        loops, loop_warnings = annotations(given.spans, recording.process_ids())
-    job_spans = JobSpans(
-        profiles=placed.by_rank,
-        start_ns=recording.start_ns,
-        ranks=recording.ranks,
-        loops={**recording.loops, **loops},
-    )
+        found_loops, loop_warnings = annotations(given.spans, recording.process_ids())
+        loops |= found_loops
+        warnings += loop_warnings
+    job_spans = JobSpans(profiles=placed.by_rank, start_ns=recording.start_ns, ranks=recording.ranks, loops=loops)
+    recorded = [*recording.files, *(() if requests is None else requests.files)]
     sources = [
-        *recording.files,
+        *dict.fromkeys(recorded),
         *((path, profile_kind(path)) for _, files in sorted(placed.by_rank.items()) for path in files),
         *((path, str(kind_of(path))) for path in given.spans),
     ]
     digest = digests_beside([path for path, _ in sources])
-    written = recording.write(folder, job_spans)
-    late = job_spans.add_rest()
+    ranks, clock, lanes = {*recording.ranks, *placed.by_rank}, [], [LANES_SCHEMA.empty_table()]
+    waiting, count = list[dict[str, np.ndarray]](), 0
+    with OpsWriter(folder) as writer:
+        for rows in recording.rows(folder, job_spans):
+            ranks.update(rows.ranks.tolist())
+            clock += rows.clock
+            warnings += rows.warnings
+            lanes.append(rows.lanes)
+            if rows.profile is not None:
+                warnings += job_spans.add_profiled(rows, recording.path)
+            columns = rows.columns
+            if (columns["file_id"] < 0).any():  # the recorder's own files, which told clocks and threads
+                columns = {name: values[rows.columns["file_id"] >= 0] for name, values in columns.items()}
+            step = job_spans.step_of(int(rows.ranks[0]), columns["start_ns"])
+            waiting.append({**columns, "step": step})
+            count += len(step)
+            if count >= ROW_GROUP_ROWS:  # ranks with few rows share a table, which costs more than its few rows
+                writer.write(_joined(waiting))
+                waiting, count = [], 0
+        if waiting:
+            writer.write(_joined(waiting))
+    stored = writer.rows
+    warnings += job_spans.add_rest()
     extended, extension_warnings = job_spans.extended()
     spans = job_spans.table()
-    found = recording.finish(written, spans)
-    ranks = written.ranks.union(recording.ranks, placed.by_rank)
+    found = recording.finish(stored or (0 if requests is None else requests.count), spans)
+    if requests is not None:
+        found, of_requests, lanes_of_requests = requests.add(folder, found, job_spans, spans, recording.start_ns)
+        stored += requests.count
+        ranks |= of_requests
+        lanes.append(lanes_of_requests)
     marked = [{"rank": rank, **times} for rank, times in sorted(job_spans.marked.items())]
-    notes = recorder_notes([path for path, _ in recording.files])
+    notes = recorder_notes([path for path, _ in recorded])
     info = CaptureInfo(
         job=recording.job,
         ranks=tuple(sorted(ranks)),
         sources=tuple(Source(name=path.name, sha256=digest(path), kind=kind) for path, kind in sources),
-        clock=tuple(sorted(written.clock, key=lambda each: (each.rank, each.worker))),
+        clock=tuple(sorted(clock, key=lambda each: (each.rank, each.worker))),
         coverage=found.coverage,
         lanes=found.lanes,
         dependencies="known" if job_spans.known and job_spans.known >= ranks else "inferred",
         warnings=(
-            *(*notes, *recording.warnings, *placed.warnings, *loop_warnings),
-            *(*written.warnings, *late, *extension_warnings, *found.warnings),
+            *(*notes, *recording.warnings, *(() if requests is None else requests.warnings)),
+            *(*warnings, *extension_warnings, *found.warnings),
         ),
         made_by={
             "program": "dxt-replay",
             "version": VERSION,
             "command": "merge",
-            "operations_stored": written.stored,
+            "operations_stored": stored,
             "operations_reconstructed": found.reconstructed,
             "rebuilt": found.rebuilt.as_json(),
             **({"extended": extended} if extended else {}),
             **({"marks": marked} if marked else {}),
             **found.made_by,
-            **options.repeated(),
+            "align": options.align,
+            "exclude": list(options.exclude),
         },
     )
     write_files(folder, found.files)
     write_spans(folder, spans)
     write_hdf5(folder, found.hdf5)
-    write_lanes(folder, written.lanes)
+    write_lanes(folder, pa.concat_tables(lanes))
     write_capture_info(folder, info)
     return info, found.files, spans.num_rows
+
+
+def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
+    """Rows of one or several `RankRows` as `OPS_SCHEMA`."""
+    columns = ranks[0]
+    if len(ranks) > 1:
+        columns = {name: np.concatenate([each[name] for each in ranks]) for name in columns}
+    if "follows" in columns:
+        nothing = columns["follows"] == NO_FETCH
+        columns = {**columns, "follows_end": np.ma.masked_array(columns["follows_end"], nothing)}
+        columns |= {name: np.ma.masked_equal(columns[name], NO_FETCH) for name in ("feeds", "follows", "ready_ns")}
+    known = {
+        name: None if (columns[name] == unknown).all() else np.ma.masked_equal(columns[name], unknown)
+        for name, unknown in (("other_file_id", NO_FILE), ("open_flags", -1))
+    }
+    return table_from_columns({**columns, **known}, OPS_SCHEMA)
 
 
 def _counted(files: pa.Table, counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from dxt_replay.profiler_merge.clocks.profile_ranks import (
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, MergeOptions, ProcessIds, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, MergeOptions, ProcessIds, RankRows
 from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed
@@ -99,10 +99,13 @@ class ProfilesAlone:
     def process_ids(self) -> ProcessIds:
         return [()] * (max(self._by_rank) + 1)
 
-    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
-        return WrittenRanks()
+    def rows(self, folder: Path, spans: JobSpans) -> Iterator[RankRows]:
+        return iter(())
 
-    def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
+    def path(self, file_id: int) -> str:
+        return ""
+
+    def finish(self, stored: int, spans: pa.Table) -> Finished:
         if not spans.num_rows:
             raise ProfileError(
                 f"{next(iter(self._by_rank.values()))[0]} shows no steps, compute or waits: there is nothing to merge"

@@ -28,7 +28,7 @@ from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN, RankCounters, on_clock, places_of
 from dxt_replay.profiler_merge.rebuild.met import Met
 from dxt_replay.profiler_merge.rebuild.offsets import examine_offsets, opened_together
-from dxt_replay.profiler_merge.rebuild.rows import LogNames, rebuild
+from dxt_replay.profiler_merge.rebuild.rows import rebuild
 from dxt_replay.profiler_merge.recorded_job import (
     MAX_RANKS,
     WORKER,
@@ -38,9 +38,9 @@ from dxt_replay.profiler_merge.recorded_job import (
     lane_rows,
     rank_clock,
 )
-from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, joined, number_lanes, release, rows_of
+from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, joined, number_lanes, release
 from dxt_replay.traces.files import record_id
-from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, WRITE, RankClock
+from dxt_replay.traces.schema import APIS, OPS, WRITE, RankClock
 from dxt_replay.traces.store.writer import lanes_in
 
 _MOST_RANKS = 1 << 12
@@ -55,24 +55,6 @@ _STALE = -2
 _POSIX, _RENAME = APIS.index("POSIX"), OPS.index("rename")
 
 
-@dataclass(slots=True)
-class RowTotals:
-    """Totals of the rows of all ranks.
-
-    reconstructed: rows made. left_out: by path, opens, stats and syncs that were not made because there are too many.
-    threads_known: whether all traced operations name their thread, None without any.
-    rebuilt: how well the made operations meet the counters.
-    mapped_bytes: of mapped reads. mapped_left_out: ids of processes whose mapped reads have no rows.
-    """
-
-    reconstructed: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-    threads_known: bool | None = None
-    rebuilt: Met = field(default_factory=Met)
-    mapped_bytes: int = 0
-    mapped_left_out: set[int] = field(default_factory=set)
-
-
 @dataclass(kw_only=True, eq=False)
 class _Log:
     """The log of a process, or of all ranks of a job, its traced rows and its counters."""
@@ -80,14 +62,17 @@ class _Log:
     process: ProcessLog
     found: LogRows
     counters: RankCounters
-    names: LogNames
 
 
 @dataclass(kw_only=True, eq=False)
 class RankRowsOfLogs:
-    """Makes the rows of the ranks of a job; notes facts in `files` and `totals`.
+    """Makes the rows of the ranks of a job; notes facts in `files`, and those that follow.
 
     method: as `clocks.parse_method` returns it. folder: for files of large ranks.
+    reconstructed: rows made. left_out: by path, opens, stats and syncs that were not made because there are too many.
+    threads_known: whether all traced operations name their thread, None without any.
+    rebuilt: how well the made operations meet the counters.
+    mapped_bytes: of mapped reads. mapped_left_out: ids of processes whose mapped reads have no rows.
     """
 
     job: JobLogs
@@ -97,9 +82,14 @@ class RankRowsOfLogs:
     method: str | float
     options: MergeOptions
     folder: Path
-    totals: RowTotals = field(default_factory=RowTotals)
+    reconstructed: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    threads_known: bool | None = None
+    rebuilt: Met = field(default_factory=Met)
+    mapped_bytes: int = 0
+    mapped_left_out: set[int] = field(default_factory=set)
 
-    def __iter__(self) -> Iterator[RankRows]:
+    def of_all(self) -> Iterator[RankRows]:
         """Each rank that was traced or counted, ascending. Raises: LogError; TargetError when the disk refuses."""
         if self.job.processes[0].rank is None:
             log = self._opened(self.job.processes[0])
@@ -121,7 +111,7 @@ class RankRowsOfLogs:
             log, rank=process.rank, without=excluded, folder=self.folder, most=self.options.memory_rows
         )
         counters = RankCounters(log, self.job.nprocs, fixed_rank=process.rank, excluded=excluded)
-        return _Log(process=process, found=found, counters=counters, names=LogNames(by_record=log.names))
+        return _Log(process=process, found=found, counters=counters)
 
     def _groups(self, log: _Log) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The ranks in one log that were traced or counted, some at a time, and their traced rows.
@@ -171,7 +161,7 @@ class RankRowsOfLogs:
             if large:
                 if len(self.mapped.of_process(pid)):
                     assert pid is not None
-                    self.totals.mapped_left_out.add(pid)
+                    self.mapped_left_out.add(pid)
                     warnings.append(f"rank {rank}: its mapped reads are left out, beside so many traced operations")
                 clock = [rank_clock(rank, alignment, log.process.worker)]
                 stretches = self._stretches(traced, made)
@@ -226,7 +216,7 @@ class RankRowsOfLogs:
         counted = {module: on_clock(files, to_ns) for module, files in log.counters.of_ranks(ranks).items()}
         threaded = log.found.unthreaded.isdisjoint(ranks.tolist())
         if len(traced):
-            self.totals.threads_known = threaded and self.totals.threads_known is not False
+            self.threads_known = threaded and self.threads_known is not False
         self._repair(log, ranks, traced, counted["POSIX"], threaded=threaded)
         number_lanes(traced, threaded=threaded, most=self.options.block_rows)
         made = self._made(log, ranks, traced, counted) if self.options.reconstruct else traced[:0].copy()
@@ -255,35 +245,29 @@ class RankRowsOfLogs:
         of_file = np.isin(log.found.records, together)
         places = [part.start + np.flatnonzero(of_file[traced["file"][part]]) for part in blocks(traced)]
         rows = traced[np.concatenate([np.empty(0, dtype=np.int64), *places])]
-        found = examine_offsets(posix, _as_traced(rows, ranks, log), rows["thread"] if threaded else None)
+        offset, repaired, suspect, operations = examine_offsets(posix, *_as_traced(rows, ranks, log), threaded=threaded)
         done = 0
         for part in places:
-            traced["offset"][part] = found.offset[done : done + len(part)]
+            traced["offset"][part] = offset[done : done + len(part)]
             done += len(part)
-        for state, mask in ((REPAIRED, found.repaired), (SUSPECT, found.suspect)):
-            self.files.note_offsets(state, posix["record_id"][mask], found.operations[mask])
+        for state, mask in ((REPAIRED, repaired), (SUSPECT, suspect)):
+            self.files.note_offsets(state, posix["record_id"][mask], operations[mask])
 
     def _made(self, log: _Log, ranks: np.ndarray, traced: np.ndarray, counted: Mapping[str, np.ndarray]) -> np.ndarray:
         """Operations that no trace holds, in order."""
-        names, totals = log.process.log.names, self.totals
+        names, latest, processes = log.process.log.names, None, len(ranks)
         if in_file(traced):
-            some, posix = _telling(traced, counted["POSIX"], log)
             latest = partial(_latest_on_lanes, traced)
-            found = rebuild(_as_traced(some, ranks, log), {**counted, "POSIX": posix}, log.names, latest=latest)
-        else:
-            found = rebuild(_as_traced(traced, ranks, log), counted, log.names, len(ranks))
-        for each in found.met:
-            totals.rebuilt.note(each, ranks, names)
-        made = found.rows
-        totals.reconstructed += len(made)
-        for record, count in found.left_out.items():
-            totals.left_out[shown(names.get(record, b"%d" % record))] += count
-        self.files.names |= found.names
-        columns = {name: made[name] for name in ("op", "api", "offset", "length", "start_ns", "end_ns", "tie", "lane")}
-        rows = rows_of({**columns, "rank": ranks[made["process"]]}, len(made), origin=RECONSTRUCTED)
-        rows["file"] = self.files.number(made["record_id"])
-        renamed = made["op"] == _RENAME
-        rows["other_file"][renamed] = self.files.number(made["target_id"][renamed])
+            traced, posix = _telling(traced, counted["POSIX"], log)
+            counted = {**counted, "POSIX": posix}
+        some = _as_traced(traced, ranks, log)
+        rows, left_out, met = rebuild(*some, counted, names, self.files.number, processes, latest)
+        for each in met:
+            self.rebuilt.note(*each, ranks, names)
+        self.reconstructed += len(rows)
+        for record, count in left_out.items():
+            self.left_out[shown(names.get(record, b"%d" % record))] += count
+        rows["rank"] = ranks[rows["rank"]]
         return rows
 
     def _stretches(self, traced: np.ndarray, made: np.ndarray) -> Iterator[np.ndarray]:
@@ -323,7 +307,7 @@ class RankRowsOfLogs:
             file=files,
             zero_ns=self.job.start_ns,
         )
-        self.totals.mapped_bytes += int(mapped["length"].sum())
+        self.mapped_bytes += int(mapped["length"].sum())
         threads = {lane: each.thread for lane, each in enumerate(added, first) if each.thread is not None}
         return joined([rows, mapped]), threads
 
@@ -333,14 +317,11 @@ def _without_stale(rows: np.ndarray) -> np.ndarray:
     return rows[~stale] if stale.any() else rows
 
 
-def _as_traced(rows: np.ndarray, ranks: np.ndarray, log: _Log) -> dict[str, np.ndarray]:
-    """The columns from which `rebuild` works."""
-    return {
-        **{name: rows[name].copy() for name in ("api", "offset", "length", "start_ns", "end_ns", "lane")},
-        "process": np.searchsorted(ranks, rows["rank"]),
-        "record_id": log.found.records[rows["file"]],
-        "is_write": rows["op"] == WRITE,
-    }
+def _as_traced(rows: np.ndarray, ranks: np.ndarray, log: _Log) -> tuple[np.ndarray, np.ndarray]:
+    """What `rebuild` works from: the rows with the place of their rank, and their record ids."""
+    found = np.array(rows)
+    found["rank"] = np.searchsorted(ranks, rows["rank"])
+    return found, log.found.records[rows["file"]]
 
 
 def _telling(traced: np.ndarray, posix: np.ndarray, log: _Log) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""A recording with the requests to object stores beside its operations on files, or with these requests alone."""
+"""The requests to object stores of a job, beside its operations on files or alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap
 from dxt_replay.profiler_merge.files import AS_RECORDED, files_table, moved_bytes
 from dxt_replay.profiler_merge.job_spans import JobSpans
@@ -25,7 +24,6 @@ from dxt_replay.profiler_merge.recorded_job import (
     LaneFacts,
     MergeOptions,
     Recording,
-    WrittenRanks,
     lane_rows,
 )
 from dxt_replay.profiler_merge.rows import NO_FILE
@@ -34,7 +32,7 @@ from dxt_replay.profiler_merge.tracers.requests import UNKNOWN, RecordedRequests
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank, TracedRows
 from dxt_replay.traces.errors import LogError, TargetError
 from dxt_replay.traces.files import record_id
-from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, table_from_columns
+from dxt_replay.traces.schema import APIS, LANES_SCHEMA, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, table_from_columns
 from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.writer import OpsWriter, written_lanes
 from dxt_replay.traces.units import format_counted
@@ -46,11 +44,24 @@ _MUCH = 0.1
 """Share of the reads of objects after the profiled steps from which on there is a warning."""
 
 
-def requests_alone(requests: RecordedRequests, options: MergeOptions) -> Recording:
-    """A recording that has no operations on files. Raises: LogError without any request."""
+def requests_alone(requests: RecordedRequests, options: MergeOptions) -> tuple[Recording, RequestsOfRanks]:
+    """A recording that has no operations on files, and its requests. Raises: LogError without any request.
+
+    Processes with one rank of the launcher, or that began with the same process, are a rank."""
     if not len(requests.rows):
         raise LogError(f"{requests.files[0]} holds no request to an object store")
-    ranks = _ranks(requests)
+    groups: dict[tuple[str, int], list[TracedProcess]] = {}
+    for process, root in zip(requests.processes, requests.roots, strict=True):
+        key = ("", process.rank) if process.rank is not None else (process.host, root)
+        groups.setdefault(key, []).append(process)
+    numbered = all(process.rank is not None for process in requests.processes)
+    ranks, rank_of = [], np.full(len(requests.processes), UNKNOWN, dtype=np.int32)
+    for rank, key in enumerate(sorted(groups) if numbered else groups):
+        members = sorted(groups[key], key=lambda each: (each.pid != requests.roots[each.number], each.started_ns))
+        for worker in members[1:]:
+            worker.parent = members[0]
+        ranks.append(TracedRank(processes=tuple(members)))
+        rank_of[[each.number for each in members if each.number < len(rank_of)]] = rank
     job = TracedJob(
         files=requests.files,
         ranks=tuple(ranks),
@@ -62,16 +73,12 @@ def requests_alone(requests: RecordedRequests, options: MergeOptions) -> Recordi
         complete=True,
         tids=(),
     )
-    rank_of = np.full(len(requests.processes), UNKNOWN, dtype=np.int32)
-    for rank, found in enumerate(ranks):
-        rank_of[[each.number for each in found.processes if each.number < len(rank_of)]] = rank
-    return RequestRecording(TracedRecording(requests.kind, job, options), requests, rank_of)
+    return TracedRecording(requests.kind, job, options), RequestsOfRanks(requests, rank_of)
 
 
-def requests_beside(recording: Recording, requests: RecordedRequests) -> Recording:
-    """The recording with the requests of its processes."""
-    ids = recording.process_ids()
-    by_pid = {pid: rank for rank, pids in enumerate(ids) for pid in pids}
+def requests_beside(recording: Recording, requests: RecordedRequests) -> RequestsOfRanks:
+    """The requests of the processes of a recording."""
+    by_pid = {pid: rank for rank, pids in enumerate(recording.process_ids()) for pid in pids}
     rank_of = np.full(len(requests.processes), UNKNOWN, dtype=np.int32)
     for process, root in zip(requests.processes, requests.roots, strict=True):
         rank = by_pid.get(process.pid, by_pid.get(root, process.rank))
@@ -79,133 +86,44 @@ def requests_beside(recording: Recording, requests: RecordedRequests) -> Recordi
             rank = 0
         if rank is not None and rank in recording.ranks:
             rank_of[process.number] = rank
-    return RequestRecording(recording, requests, rank_of)
+    return RequestsOfRanks(requests, rank_of)
 
 
-def _ranks(requests: RecordedRequests) -> list[TracedRank]:
-    """Processes with one rank of the launcher, or that began with the same process."""
-    groups: dict[tuple[str, int], list[TracedProcess]] = {}
-    for process, root in zip(requests.processes, requests.roots, strict=True):
-        key = ("", process.rank) if process.rank is not None else (process.host, root)
-        groups.setdefault(key, []).append(process)
-    numbered = all(process.rank is not None for process in requests.processes)
-    ranks = []
-    for key in sorted(groups) if numbered else groups:
-        members = sorted(groups[key], key=lambda each: (each.pid != requests.roots[each.number], each.started_ns))
-        for worker in members[1:]:
-            worker.parent = members[0]
-        ranks.append(TracedRank(processes=tuple(members)))
-    return ranks
+class RequestsOfRanks:
+    """The requests whose processes are of a rank of the job. `rank_of`: of each process, UNKNOWN for none.
 
-
-class RequestRecording:
-    """As `recorded_job.Recording`: the recording `inner`, and requests. `rank_of`: of each process, UNKNOWN for none.
-
-    The requests get lanes of their own behind those of the rank, because a program may write what it reads from a
-    store into a file meanwhile.
+    They get lanes of their own behind those of the rank, because a program may write what it reads from a store into a
+    file meanwhile. files: the logs with their kind. count: number of these requests.
     """
 
-    def __init__(self, inner: Recording, requests: RecordedRequests, rank_of: np.ndarray) -> None:
-        self._inner, self._requests, self._rank_of = inner, requests, rank_of
-        self.process_ids = inner.process_ids
-        own = [each for each in inner.files if each[0] not in requests.files]
-        self.files: Sequence[tuple[Path, str]] = [*own, *((path, requests.kind) for path in requests.files)]
+    def __init__(self, requests: RecordedRequests, rank_of: np.ndarray) -> None:
+        self._requests, ranks = requests, rank_of[requests.rows["process"]]
+        self._rows, self._ranks = requests.rows[ranks != UNKNOWN], ranks[ranks != UNKNOWN]
+        self.files = [(path, requests.kind) for path in requests.files]
+        self.warnings: Sequence[str] = requests.warnings
+        self.count = len(self._rows)
 
-    def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
-        """As of `Recording`."""
-        found = self._inner.place(profiles)
-        self.job, self.ranks = self._inner.job, self._inner.ranks
-        self.start_ns, self.loops = self._inner.start_ns, self._inner.loops
-        self.warnings: Sequence[str] = [*self._inner.warnings, *self._requests.warnings]
-        return found
-
-    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
-        """As of `Recording`; the requests follow in `finish`, which knows the numbers of the files."""
-        self._folder, self._spans = folder, spans
-        return self._inner.write(folder, spans)
-
-    def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
-        """As of `Recording`."""
-        ranks = self._rank_of[self._requests.rows["process"]]
-        lost = int(np.count_nonzero(ranks == UNKNOWN))
-        rows, ranks = self._requests.rows[ranks != UNKNOWN], ranks[ranks != UNKNOWN]
-        alone = not written.stored
-        written.stored += len(rows) if alone else 0
-        found = self._inner.finish(written, spans)
-        written.stored += 0 if alone else len(rows)
-        table = self._table(rows, ranks, found.files.num_rows, written)
-        _insert(self._folder, table)
-        seen = tuple(received(self._requests.received, 0, 0, found.coverage.unseen))
-        unseen = without_requests(seen, self._requests)
+    def add(
+        self, folder: Path, found: Finished, job_spans: JobSpans, spans: pa.Table, start_ns: int
+    ) -> tuple[Finished, set[int], pa.Table]:
+        """Insert the requests into the parts of a capture. Returns the results with them, their ranks and their lanes
+        (`LANES_SCHEMA`). `start_ns`: zero of the capture's time. Raises: TargetError."""
+        requests, rows, ranks = self._requests, self._rows, self._ranks
+        table, lanes = self._table(found.files.num_rows, folder, job_spans, start_ns)
+        _insert(folder, table)
+        seen = tuple(received(requests.received, 0, 0, found.coverage.unseen))
+        unseen = without_requests(seen, requests)
         counted = moved_bytes(found.files, "posix_bytes_", "stdio_bytes_")
         old = set(unseen_warnings(found.coverage.unseen))
         warnings = [text for text in found.warnings if text not in old] + unseen_warnings(unseen)
-        warnings += _after_the_profile(rows["op"], ranks, rows["start_ns"] - self.start_ns, spans)
-        if lost:
+        warnings += _after_the_profile(rows["op"], ranks, rows["start_ns"] - start_ns, spans)
+        if lost := len(requests.rows) - len(rows):
             warnings.append(f"{format_counted(lost, 'request')} left out: no rank of the job has their processes")
-        return replace(
-            found,
-            files=pa.concat_tables([found.files, self._files(found.files.num_rows)]),
-            coverage=with_requests(found.coverage, counted, self._requests.moved, unseen),
-            warnings=warnings,
-        )
-
-    def _table(self, rows: np.ndarray, ranks: np.ndarray, files_before: int, written: WrittenRanks) -> pa.Table:
-        """The requests as `OPS_SCHEMA`, by rank and start; notes their lanes."""
-        order = np.lexsort((-rows["end_ns"], rows["start_ns"], ranks))
-        rows, ranks = rows[order], ranks[order]
-        used_rank, used_lane = written_lanes(self._folder)
-        lane, connection = np.zeros(len(rows), dtype=np.int32), rows["connection"].copy()
-        facts, step = [], np.zeros(len(rows), dtype=np.int32)
-        start_ns = rows["start_ns"] - self.start_ns
-        for rank in np.unique(ranks).tolist():
-            mine = slice(*np.searchsorted(ranks, (rank, rank + 1)).tolist())
-            own, known = _lanes_of(rows[mine])
-            first = int(used_lane[used_rank == rank].max(initial=-1)) + 1
-            lane[mine] = own + first
-            numbers = np.arange(first, first + len(known))
-            about = [self._lane_facts(process, thread) for process, thread in known]
-            facts.append(lane_rows(np.full(len(known), rank), numbers, about))
-            # Numbers of connections within the rank, of their numbers within each process.
-            keys = rows["process"][mine].astype(np.int64) << 32 | connection[mine]
-            is_known = connection[mine] >= 0
-            connection[mine][is_known] = np.unique(keys[is_known], return_inverse=True)[1].reshape(-1)
-            step[mine] = self._spans.step_of(rank, start_ns[mine])
-        written.lanes = pa.concat_tables([written.lanes, *facts])
-        written.ranks.update(ranks.tolist())
-        columns = {
-            "rank": ranks,
-            "lane": lane,
-            "op": rows["op"],
-            "api": np.where(is_refused(rows), REFUSED, APIS.index("S3")).astype(np.int8),
-            "file_id": rows["file"] + np.int32(files_before),
-            "offset": rows["offset"],
-            "length": rows["length"],
-            "start_ns": start_ns,
-            "end_ns": rows["end_ns"] - self.start_ns,
-            "step": step,
-            "origin": np.full(len(rows), TRACED, dtype=np.int8),
-            "other_file_id": np.where(rows["other_file"] < 0, NO_FILE, rows["other_file"] + files_before),
-            "first_byte_ns": rows["first_byte_ns"],
-            "status": rows["status"],
-            "connection": connection,
-        }
-        known_values = {name: np.ma.masked_less(columns[name], 0) for name in _NULLABLE}
-        return table_from_columns({**columns, **known_values}, OPS_SCHEMA)
-
-    def _lane_facts(self, number: int, thread: int) -> LaneFacts:
-        process = self._requests.processes[number]
-        if process.pid <= 0:  # the log does not tell
-            return LaneFacts(host=process.host or None)
-        role = WORKER if process.pid != self._requests.roots[number] else MAIN if thread == process.pid else THREAD
-        return LaneFacts(host=process.host or None, pid=process.pid, thread=thread, role=role)
-
-    def _files(self, before: int) -> pa.Table:
-        requests = self._requests
         paths = [path.encode("utf-8", "surrogateescape") for path in requests.paths]
         moved = set(requests.rows["file"][np.isin(requests.rows["op"], (READ, WRITE))].tolist())
-        made = files_table(
+        files = files_table(
             paths,
+            first=found.files.num_rows,
             record_id=np.array([record_id(path) for path in paths], dtype=np.uint64),
             size=np.array([requests.sizes.get(file, 0) for file in range(len(paths))], dtype=np.int64),
             offsets=np.ma.masked_array(
@@ -214,8 +132,56 @@ class RequestRecording:
             mount=[""] * len(paths),
             fs_type=["s3"] * len(paths),
         )
-        numbers = pa.array(np.arange(before, before + len(paths), dtype=np.int32))
-        return made.set_column(0, made.schema.field(0), numbers)
+        whole = replace(
+            found,
+            files=pa.concat_tables([found.files, files]),
+            coverage=with_requests(found.coverage, counted, requests.moved, unseen),
+            warnings=warnings,
+        )
+        return whole, set(ranks.tolist()), lanes
+
+    def _table(self, files_before: int, folder: Path, job_spans: JobSpans, start_ns: int) -> tuple[pa.Table, pa.Table]:
+        """The requests as `OPS_SCHEMA`, by rank and start, and their lanes."""
+        order = np.lexsort((-self._rows["end_ns"], self._rows["start_ns"], self._ranks))
+        rows, ranks = self._rows[order], self._ranks[order]
+        used_rank, used_lane = written_lanes(folder)
+        lane, connection = np.zeros(len(rows), dtype=np.int32), rows["connection"].copy()
+        facts, step = [LANES_SCHEMA.empty_table()], np.zeros(len(rows), dtype=np.int32)
+        start = rows["start_ns"] - start_ns
+        for rank in np.unique(ranks).tolist():
+            mine = slice(*np.searchsorted(ranks, (rank, rank + 1)).tolist())
+            own, known = _lanes_of(rows[mine])
+            first = int(used_lane[used_rank == rank].max(initial=-1)) + 1
+            lane[mine] = own + first
+            about = [self._lane_facts(process, thread) for process, thread in known]
+            facts.append(lane_rows(np.full(len(known), rank), np.arange(first, first + len(known)), about))
+            # Numbers of connections within the rank, of their numbers within each process.
+            keys = rows["process"][mine].astype(np.int64) << 32 | connection[mine]
+            is_known = connection[mine] >= 0
+            connection[mine][is_known] = np.unique(keys[is_known], return_inverse=True)[1].reshape(-1)
+            step[mine] = job_spans.step_of(rank, start[mine])
+        columns = {name: rows[name] for name in ("op", "offset", "length", "first_byte_ns", "status")}
+        columns |= {
+            "rank": ranks,
+            "lane": lane,
+            "api": np.where(is_refused(rows), REFUSED, APIS.index("S3")).astype(np.int8),
+            "file_id": rows["file"] + np.int32(files_before),
+            "start_ns": start,
+            "end_ns": rows["end_ns"] - start_ns,
+            "step": step,
+            "origin": np.full(len(rows), TRACED, dtype=np.int8),
+            "other_file_id": np.where(rows["other_file"] < 0, NO_FILE, rows["other_file"] + files_before),
+            "connection": connection,
+        }
+        known_values = {name: np.ma.masked_less(columns[name], 0) for name in _NULLABLE}
+        return table_from_columns({**columns, **known_values}, OPS_SCHEMA), pa.concat_tables(facts)
+
+    def _lane_facts(self, number: int, thread: int) -> LaneFacts:
+        process = self._requests.processes[number]
+        if process.pid <= 0:  # the log does not tell
+            return LaneFacts(process.host or None)
+        role = WORKER if process.pid != self._requests.roots[number] else MAIN if thread == process.pid else THREAD
+        return LaneFacts(process.host or None, process.pid, thread, role)
 
 
 def _after_the_profile(op: np.ndarray, ranks: np.ndarray, start_ns: np.ndarray, spans: pa.Table) -> list[str]:

@@ -32,10 +32,8 @@ from dxt_replay.profiler_merge.recorded_job import (
     MergeOptions,
     ProcessIds,
     RankRows,
-    WrittenRanks,
     lane_rows,
     rank_clock,
-    write_ranks,
 )
 from dxt_replay.profiler_merge.rows import columns_of, in_order, rows_of
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
@@ -104,17 +102,18 @@ class TracedRecording:
         times_ns = (job.start_ns, job.end_ns)
         found = profiles_of_processes(profiles, self.process_ids(), times_ns)
         exported = {number: path for number, path in enumerate(map(shown, job.paths)) if is_export(path, found.exports)}
-        logs = {number for number, path in enumerate(map(shown, job.paths)) if is_request_log(path)}
+        names = enumerate(map(shown, job.paths))
+        logs = {number for number, path in names if is_request_log(path) or path.endswith(".not_data")}
         self._job = replace(job, left_out=job.left_out | exported.keys() | logs)
         self.warnings = [*exports_warnings(exported.values()), *job.warnings]
         return found
 
-    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
-        return write_ranks(folder, self._rank_rows(spans), spans, self._table.name)
+    def path(self, file_id: int) -> str:
+        return self._table.path(file_id)
 
-    def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
+    def finish(self, stored: int, spans: pa.Table) -> Finished:
         job = self._job
-        if not written.stored:
+        if not stored and not self._table.own:
             why = "; ".join(job.warnings) or "nothing was opened"
             raise LogError(f"{job.files[0]} holds no operation on a file of the job: {why}")
         names = sorted(shown(job.paths[file]) for file in job.mapped)
@@ -148,7 +147,7 @@ class TracedRecording:
             "cache: replay with `run --api direct`"
         ]
 
-    def _rank_rows(self, spans: JobSpans) -> Iterator[RankRows]:
+    def rows(self, folder: Path, spans: JobSpans) -> Iterator[RankRows]:
         for rank, processes in enumerate(self._job.ranks):
             rows, threads = self._job.of_rank(rank)
             profile = spans.profile(rank)

@@ -59,8 +59,6 @@ GROUPS = {
         "profiler_merge/profiles/kineto/test_decode.py::test_real_files",
         "profiler_merge/profiles/test_torch_spans.py::test_gpu_times_of_real_files",
         "profiler_merge/profiles/test_torch_spans.py::test_real_captures",
-        "profiler_merge/test_large_rank.py",
-        "profiler_merge/test_merge_imports.py",
         "profiler_merge/test_merge_torch.py",
         "profiler_merge/tracers/test_damaged_traces.py",
         "profiler_merge/rebuild/test_captures.py",

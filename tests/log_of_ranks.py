@@ -9,12 +9,12 @@ RANKS = 7
 TEMPORARY = b"/ckpt/m%d.index.tempstate7"
 
 
-def rank_of_log(rank, rng, *, threads):
+def rank_of_log(rank, rng, *, threads, most=9):
     """Names, DXT records, and POSIX and STDIO counters of one rank: partly traced, opened again, renamed, untraced."""
     names = [b"/data/%d-%d.bin" % (rank, file) for file in range(rank % 4)] + [TEMPORARY % rank, b"/data/common.bin"]
     traced, posix = [], []
     for name in names:
-        writes, count = name.startswith(b"/ckpt"), int(rng.integers(1, 9))
+        writes, count = name.startswith(b"/ckpt"), int(rng.integers(1, most))
         start = np.sort(rng.integers(1_000_000, 1_000_040, count)) * 1e-6
         length, offset = rng.integers(1, 4000, count), rng.integers(0, 9000, count)
         columns = [offset.tolist(), length.tolist(), start.tolist(), (start + 1e-5).tolist()]
@@ -38,7 +38,11 @@ def rank_of_log(rank, rng, *, threads):
     stdio = [
         {"record_id": record_id(b"/log"), "rank": rank, "STDIO_OPENS": 1, "STDIO_WRITES": 2, "STDIO_BYTES_WRITTEN": 9}
     ]
-    return [*names, b"/log"], traced, posix, stdio
+    temporary, final = TEMPORARY % rank, (TEMPORARY % rank).removesuffix(b".tempstate7")
+    source = int(np.uint64(record_id(temporary)).astype(np.int64))
+    renamed = {"POSIX_RENAME_TARGETS": 1, "POSIX_RENAMED_FROM": source}
+    posix.append({"record_id": record_id(final), "rank": rank, **renamed})
+    return [*names, final, b"/log"], traced, posix, stdio
 
 
 def write_ranks(path, parts, *, threads, dxt=None, shared=()):

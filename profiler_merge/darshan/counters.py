@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST, Layout
-from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.regions import BombError, DamagedLogError
-from dxt_replay.traces.errors import LogError, UsageError
+from dxt_replay.profiler_merge.darshan.log import DamagedLogError, DarshanLog
+from dxt_replay.traces.errors import LogError
 
 COUNTER_MODULES = tuple(NEWEST)
 SHARED_RANK = -1
@@ -40,19 +39,32 @@ class CounterTable:
     """One module's records, n rows. A file has a row per rank, or a single row of SHARED_RANK.
 
     ranks: int64.
-    record_ids: uint64.
+    record_ids: uint64. file_ids: the same, but of an H5D dataset (0 where unknown) and a PNETCDF_VAR variable the file.
     counters, fcounters: int64 and float64 by name, such as "POSIX_READS" and "POSIX_F_READ_TIME": all counters of the
         newest version. One that the log's version lacks is -1, except that POSIX_RENAMED_FROM is 0 (it is a record id:
         view it as uint64). Timestamps are seconds from the rank's own zero, 0 where nothing happened.
-    file_ids: uint64, the file of an H5D dataset (0 where unknown) or a PNETCDF_VAR variable; None for other modules.
     """
 
     module: str
     ranks: np.ndarray
     record_ids: np.ndarray
+    file_ids: np.ndarray
     counters: Mapping[str, np.ndarray]
     fcounters: Mapping[str, np.ndarray]
-    file_ids: np.ndarray | None = None
+
+    def without(self, files: Collection[int]) -> CounterTable:
+        """The records of all but these files."""
+        kept = ~np.isin(self.file_ids, np.fromiter(files, dtype=np.uint64, count=len(files)))
+        if kept.all():
+            return self
+        return CounterTable(
+            module=self.module,
+            ranks=self.ranks[kept],
+            record_ids=self.record_ids[kept],
+            file_ids=self.file_ids[kept],
+            counters={name: values[kept] for name, values in self.counters.items()},
+            fcounters={name: values[kept] for name, values in self.fcounters.items()},
+        )
 
 
 LustreRecord = tuple[int, int, list[tuple[int, int]]]
@@ -60,28 +72,25 @@ LustreRecord = tuple[int, int, list[tuple[int, int]]]
 more than one for a progressive or mirrored layout; -1 bytes where they are unknown."""
 
 
-def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
-    """All records of one of COUNTER_MODULES; None when the log does not have the module.
+def read_counters(log: DarshanLog, module: str, without: Collection[int] = ()) -> CounterTable | None:
+    """All records of one of COUNTER_MODULES, but of the files `without`; None when the log does not have the module.
 
-    Raises: UsageError for another module; LogError for a version that this release does not know. Those of a damaged
-    module end before the first damaged record, which `log.damage` then names. A log keeps decoded records, unless there
-    are too many.
+    Raises: LogError for a version that this release does not know. Those of a damaged module end before the first
+    damaged record, which `log.damage` then names. A log keeps decoded records, unless there are too many.
     """
-    if module not in COUNTER_MODULES:
-        raise UsageError(f"{module!r} is not a counter module: choose one of {', '.join(COUNTER_MODULES)}")
     if module not in log.modules:
         return None
-    if module in log.counters:
-        kept: CounterTable = log.counters[module]
-        return kept
-    version = log.modules[module].version
-    if (module, version) not in LAYOUTS:
-        known = ", ".join(str(number) for name, number in LAYOUTS if name == module)
-        raise LogError(f"{log.path} has {module} version {version}; this release reads {known}: update dxt-replay")
-    table = _decode_table(log, module, LAYOUTS[module, version])
-    if sum(values.nbytes for values in (*table.counters.values(), *table.fcounters.values())) <= _KEPT_BYTES:
+    if module not in log.counters:
+        version = log.modules[module].version
+        if (module, version) not in LAYOUTS:
+            known = ", ".join(str(number) for name, number in LAYOUTS if name == module)
+            raise LogError(f"{log.path} has {module} version {version}; this release reads {known}: update dxt-replay")
+        table = _decode_table(log, module, LAYOUTS[module, version])
+        if sum(values.nbytes for values in (*table.counters.values(), *table.fcounters.values())) > _KEPT_BYTES:
+            return table.without(without)
         log.counters[module] = table
-    return table
+    kept: CounterTable = log.counters[module]
+    return kept.without(without)
 
 
 def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
@@ -102,7 +111,7 @@ def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
         except (struct.error, ValueError) as error:
             why = "it is cut off" if isinstance(error, struct.error) else str(error)
             problem = f"LUSTRE record {number} of {log.path} is damaged ({why})"
-            log.note_damage("LUSTRE", DamagedLogError(problem, f"{len(data) - position:,} bytes"))
+            log.damage["LUSTRE"] = DamagedLogError(problem, f"{len(data) - position:,} bytes")
             return
         number += 1
         yield record
@@ -117,32 +126,28 @@ def _decode_table(log: DarshanLog, module: str, layout: Layout) -> CounterTable:
             log.add_warning(
                 f"{found - len(records)} {module} records of {log.path} are left out: they also count stdio calls"
             )
-    newest = NEWEST[module]
-    file_ids = None
-    if newest.has_file_id:
-        file_ids = records["file_id"] if layout.has_file_id else np.zeros(len(records), np.uint64)
+    newest, record_ids = NEWEST[module], records["id"].astype(np.uint64)
+    file_ids = record_ids if not newest.has_file_id else np.zeros(len(records), np.uint64)
     return CounterTable(
         module=module,
         ranks=records["rank"].astype(np.int64),
-        record_ids=records["id"].astype(np.uint64),
+        record_ids=record_ids,
+        file_ids=records["file_id"].astype(np.uint64) if layout.has_file_id else file_ids,
         counters=_columns(records["counters"], layout, layout.counters, newest.counters, np.int64),
         fcounters=_columns(records["fcounters"], layout, layout.fcounters, newest.fcounters, np.float64),
-        file_ids=None if file_ids is None else file_ids.astype(np.uint64),
     )
 
 
 def _fixed_records(log: DarshanLog, module: str, layout: Layout) -> np.ndarray:
     fields: list[tuple[str, str] | tuple[str, str, tuple[int]]] = [("id", "u8"), ("rank", "i8")]
-    if layout.has_file_id:
-        fields.append(("file_id", "u8"))
+    fields += [("file_id", "u8")] * layout.has_file_id
     fields += [("counters", "i8", (len(layout.counters),)), ("fcounters", "f8", (len(layout.fcounters),))]
-    if layout.tail_bytes:
-        fields.append(("tail", f"V{layout.tail_bytes}"))
+    fields += [("tail", f"V{layout.tail_bytes}")] * (layout.tail_bytes > 0)
     dtype = np.dtype(fields).newbyteorder(log.byte_order)
     data, ended = _module_bytes(log, module)
     whole = len(data) // dtype.itemsize
     if ended and len(data) % dtype.itemsize:
-        log.note_damage(module, DamagedLogError(f"{module} of {log.path} ends inside record {whole}"))
+        log.damage[module] = DamagedLogError(f"{module} of {log.path} ends inside record {whole}")
     records = np.frombuffer(data, dtype, whole)
     ranks = records["rank"]
     # The sums of impossible counts would not fit 64 bits.
@@ -152,14 +157,13 @@ def _fixed_records(log: DarshanLog, module: str, layout: Layout) -> np.ndarray:
     if sound.all():
         return records
     first = int(sound.argmin())
+    problem = f"has the impossible rank {ranks[first]}"
     if SHARED_RANK <= ranks[first] <= _MAX_RANK:
         place = int((counts[first] > _MOST_COUNTED).argmax())
         name = log.describe(int(records["id"][first]))
         problem = f"has an impossible {layout.counters[columns[place]]} for {name} ({counts[first, place]})"
-    else:
-        problem = f"has the impossible rank {ranks[first]}"
     missing = f"{'' if ended else 'at least '}{whole - first:,} record{'s' * (whole - first != 1)}"
-    log.note_damage(module, DamagedLogError(f"{module} record {first} of {log.path} {problem}", missing))
+    log.damage[module] = DamagedLogError(f"{module} record {first} of {log.path} {problem}", missing)
     return records[:first]
 
 
@@ -173,7 +177,7 @@ def _columns(
     return {name: rows[name] if name in rows else np.full(len(block), layout.missing[name], dtype) for name in want}
 
 
-def _lustre_record(data: bytes | bytearray, position: int, byte_order: str, version: int) -> tuple[LustreRecord, int]:
+def _lustre_record(data: bytes, position: int, byte_order: str, version: int) -> tuple[LustreRecord, int]:
     """A record, and the position behind it. Raises: struct.error or ValueError for a damaged one."""
     found: list[tuple[int, int]] = []
     if version == 1:  # id, rank, OSTs and MDTs of the file system, stripe offset, size and count, then the OST ids
@@ -203,13 +207,9 @@ def _lustre_record(data: bytes | bytearray, position: int, byte_order: str, vers
     return (record_id, rank, found), end
 
 
-def _module_bytes(log: DarshanLog, module: str) -> tuple[bytearray, bool]:
+def _module_bytes(log: DarshanLog, module: str) -> tuple[bytes, bool]:
     """The bytes of a module up to damage, and whether there is none."""
-    data = bytearray()
-    try:
-        for chunk in log.chunks(module):
-            data += chunk
-    except DamagedLogError as error:
-        log.note_damage(module, error)
-        return (bytearray() if isinstance(error, BombError) else data), False
-    return data, True
+    data, damage = log.content(log.chunks(module))
+    if damage is not None:
+        log.damage[module] = damage
+    return data, damage is None

@@ -2,19 +2,21 @@
 
 Layout: darshan-dxt-log-format.h. A record is a header of 104 bytes, its write segments, its read segments. A segment
 has 32 bytes, or 40 with a pthread id (DXT_POSIX version 2, DXT_MPIIO version 3): only the module version shows which.
+A record's size is in its header, so the headers are walked one by one, in stretches of whole records; no other Python
+runs per record, and none per segment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from dxt_replay.profiler_merge.darshan.dxt_stretches import Stretch, stretches
-from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.regions import DamagedLogError, text
-from dxt_replay.traces.errors import LogError, UsageError
+from dxt_replay.profiler_merge.darshan.log import DamagedLogError, DarshanLog, text
+from dxt_replay.traces.errors import LogError
 
 DXT_MODULES = ("DXT_POSIX", "DXT_MPIIO")
 
@@ -27,7 +29,11 @@ _HAS_PTHREAD = {
 _ANNOTATION = b"pthread_id="
 """The text of 64 bytes, with the thread's id, behind a segment in logs of Darshan's branch dev-dxt-extra-info."""
 
-_HEADER_BYTES, _SEGMENT_BYTES = 104, 32
+HEADER_BYTES, _SEGMENT_BYTES = 104, 32
+BLOCK_BYTES = 8 << 20
+"""Least bytes of a stretch, except for the last. It must exceed a header, or no record would ever fit."""
+
+_COUNTS_AT, _WORD = 88, 8
 
 _WITHOUT_OFFSETS = ("DXT_MPIIO", 1)
 UNKNOWN_OFFSET = -1
@@ -35,6 +41,23 @@ _LEAST_OFFSET = {"DXT_POSIX": 0, "DXT_MPIIO": UNKNOWN_OFFSET}
 # Beyond these limits a sum of offset and length, or a time in ns, would not fit 64 bits.
 _MAX_BYTES = (1 << 62) - 1
 _MAX_SECONDS = 4e9
+
+
+class Stretch(NamedTuple):
+    """Records and their segments as 64-bit words, in file order and byte order.
+
+    headers: uint64 (n, 13).
+    segments: uint64 (m, 4) or (m, 5).
+    writes, reads: int64 (n,), segments of each record in this stretch. They differ from the header's counts only if a
+    record is split.
+    earlier: segments of the first record that earlier stretches hold.
+    """
+
+    headers: np.ndarray
+    segments: np.ndarray
+    writes: np.ndarray
+    reads: np.ndarray
+    earlier: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +100,8 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
 
     A record is split only when it alone is larger than that: each of its blocks then has a row for it, whose counts
     are those of the block. Ends before the first damaged record or segment, which `log.damage` then names.
-    Raises: UsageError for another module; LogError for an unknown module version.
+    Raises: LogError for an unknown module version.
     """
-    if module not in DXT_MODULES:
-        raise UsageError(f"{module!r} is not a DXT module: choose {' or '.join(DXT_MODULES)}")
     if module not in log.modules:
         return
     layout = _layout(log, module)
@@ -91,54 +112,34 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
             block = _decode(stretch, layout)
             if not _is_sound(block, module, log.job.nprocs):
                 records, segments, problem = _sound_part(block, stretch.earlier, log, module)
-                log.note_damage(module, DamagedLogError(problem, _segments_behind(len(block.record) - segments, found)))
+                log.damage[module] = DamagedLogError(problem, _segments_behind(len(block.record) - segments, found))
                 if segments or records:
                     yield _first_of(block, records, segments)
                 return
             yield block
     except DamagedLogError as error:
-        log.note_damage(module, error)
+        log.damage[module] = error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentCounts:
-    """Segments of some records: record_ids uint64, ranks, writes and reads int64 (n_records,)."""
-
-    record_ids: np.ndarray
-    ranks: np.ndarray
-    writes: np.ndarray
-    reads: np.ndarray
-
-
-def count_segments(log: DarshanLog, module: str) -> Iterator[SegmentCounts]:
-    """The number of segments of each record that `read_dxt` would read, in file order, from the headers alone.
+def count_segments(log: DarshanLog, module: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Record id, writes and reads of each record that `read_dxt` would read, in file order, from the headers alone.
 
     Before `read_dxt` has met a damaged segment, those behind it count, too. A record may come in several parts. Raises:
     as `read_dxt`.
     """
     if module in log.damage:
-        for block in read_dxt(log, module):
-            yield SegmentCounts(
-                record_ids=block.record_ids, ranks=block.ranks, writes=block.write_counts, reads=block.read_counts
-            )
+        yield from ((block.record_ids, block.write_counts, block.read_counts) for block in read_dxt(log, module))
         return
     layout = _layout(log, module)
     place = f"{module} of {log.path}"
     try:
         for stretch in stretches(log.chunks(module), layout.segment.itemsize, log.byte_order, place=place):
-            headers = stretch.headers.view(layout.header)[:, 0]
-            yield SegmentCounts(
-                record_ids=_column(headers, "id"),
-                ranks=_column(headers, "rank"),
-                writes=stretch.writes,
-                reads=stretch.reads,
-            )
+            yield _column(stretch.headers.view(layout.header)[:, 0], "id"), stretch.writes, stretch.reads
     except DamagedLogError as error:
-        log.note_damage(module, error)
+        log.damage[module] = error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
+class _Layout(NamedTuple):
     """NumPy layouts of a header and a segment, and whether the segments hold offsets."""
 
     header: np.dtype
@@ -188,7 +189,7 @@ def _decode(stretch: Stretch, layout: _Layout) -> DxtBlock:
 def _has_annotations(log: DarshanLog, module: str) -> bool:
     """Whether segments end in 64 bytes of text. The version does not tell; the first segment does."""
     first = log.first_bytes(module)
-    at = _HEADER_BYTES + _SEGMENT_BYTES
+    at = HEADER_BYTES + _SEGMENT_BYTES
     return first[at : at + len(_ANNOTATION)] == _ANNOTATION
 
 
@@ -287,3 +288,123 @@ def _first_of(block: DxtBlock, records: int, segments: int) -> DxtBlock:
         end_s=block.end_s[:segments],
         pthread_id=None if block.pthread_id is None else block.pthread_id[:segments],
     )
+
+
+class _Source:
+    """The chunks as buffers of at least BLOCK_BYTES. An error that ends them is raised after the rest is used up."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self.damage: DamagedLogError | None = None
+        self.ended = False
+
+    def refill(self, rest: bytes) -> bytes:
+        """`rest` and enough chunks to make a block."""
+        parts = [rest] if rest else []
+        have = len(rest)
+        while have < BLOCK_BYTES and not self.ended:
+            try:
+                chunk = next(self._chunks, None)
+            except DamagedLogError as error:
+                self.damage, chunk = error, None
+            if chunk is None:
+                self.ended = True
+            else:
+                parts.append(chunk)
+                have += len(chunk)
+        return b"".join(parts)
+
+
+def stretches(chunks: Iterator[bytes], segment_bytes: int, byte_order: str, *, place: str) -> Iterator[Stretch]:
+    """Whole records, some BLOCK_BYTES at a time; a record larger than that is split between segments.
+
+    Memory is bounded by the bytes of the module, whatever a header claims.
+    Raises: DamagedLogError, after everything readable (in a record that is cut short, the segments before the cut),
+    where a count is negative, a record is cut short or the chunks end in damage.
+    """
+    source = _Source(chunks)
+    counts = struct.Struct(byte_order + "qq")
+    rest = b""
+    while rest or not source.ended:
+        buffer = source.refill(rest)
+        stretch, used = _whole_records(buffer, segment_bytes, counts)
+        if stretch is not None:
+            yield stretch
+            rest = buffer[used:]
+        elif len(buffer) < HEADER_BYTES:
+            rest = buffer
+            break
+        else:
+            rest = yield from _split_record(buffer, source, segment_bytes, counts, place)
+    if source.damage is not None:
+        raise source.damage
+    if rest:
+        raise DamagedLogError(f"{place} ends inside a record")
+
+
+def _whole_records(buffer: bytes, segment_bytes: int, counts: struct.Struct) -> tuple[Stretch | None, int]:
+    """The whole, sound records at the start of the buffer, and their size in bytes."""
+    unpack, size = counts.unpack_from, len(buffer)
+    starts: list[int] = []
+    writes: list[int] = []
+    reads: list[int] = []
+    position = 0
+    while (body := position + HEADER_BYTES) <= size:
+        write_count, read_count = unpack(buffer, position + _COUNTS_AT)
+        end = body + (write_count + read_count) * segment_bytes
+        if end > size or write_count < 0 or read_count < 0:
+            break
+        starts.append(position)
+        writes.append(write_count)
+        reads.append(read_count)
+        position = end
+    if not starts:
+        return None, 0
+    words = np.frombuffer(buffer, np.uint64, position // _WORD)
+    header_words = np.array(starts)[:, np.newaxis] // _WORD + np.arange(HEADER_BYTES // _WORD)
+    headers = words[header_words]
+    if len(starts) == 1:
+        # No copy: one record that fills the block is the common case for large logs.
+        segments = words[HEADER_BYTES // _WORD :]
+    else:
+        is_segment = np.ones(len(words), dtype=np.bool_)
+        is_segment[header_words] = False
+        segments = words[is_segment]
+    stretch = Stretch(
+        headers=headers,
+        segments=segments.reshape(-1, segment_bytes // _WORD),
+        writes=np.array(writes),
+        reads=np.array(reads),
+    )
+    return stretch, position
+
+
+def _split_record(
+    buffer: bytes, source: _Source, segment_bytes: int, counts: struct.Struct, place: str
+) -> Generator[Stretch, None, bytes]:
+    """The record at the start of the buffer, in parts; returns the bytes behind it."""
+    headers = np.frombuffer(buffer[:HEADER_BYTES], np.uint64).reshape(1, -1)
+    writes, reads = counts.unpack_from(buffer, _COUNTS_AT)
+    if writes < 0 or reads < 0:
+        raise DamagedLogError(f"{place} has a record of {writes} writes and {reads} reads")
+    done, position = 0, HEADER_BYTES
+    while True:
+        here = min(writes + reads - done, (len(buffer) - position) // segment_bytes)
+        end = position + here * segment_bytes
+        writes_here = min(max(writes - done, 0), here)
+        words = np.frombuffer(buffer, np.uint64, (end - position) // _WORD, position)
+        yield Stretch(
+            headers=headers,
+            segments=words.reshape(-1, segment_bytes // _WORD),
+            writes=np.array([writes_here]),
+            reads=np.array([here - writes_here]),
+            earlier=done,
+        )
+        done += here
+        if done == writes + reads:
+            return buffer[end:]
+        if source.ended:
+            raise source.damage or DamagedLogError(
+                f"{place} ends inside a record, after {done} of its {writes + reads} segments"
+            )
+        buffer, position = source.refill(buffer[end:]), 0

@@ -1,7 +1,8 @@
 """A Darshan log: header, job record, names, mounts, and the decompressed bytes of each module.
 
-Reads log versions 3.00 to 3.41 of either byte order without the Darshan library. A log is never held whole: regions are
-read when asked for. Layouts: darshan-log-format.h; `header_3_00` in darshan-logutils.c for versions before 3.41.
+Reads log versions 3.00 to 3.41 of either byte order without the Darshan library. A log is never held whole: regions,
+which are the concatenated compressed streams of the ranks, are read when asked for. Layouts: darshan-log-format.h;
+`header_3_00` in darshan-logutils.c for versions before 3.41.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ import bz2
 import stat
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from dxt_replay.profiler_merge.darshan.regions import COMPRESSIONS, BombError, DamagedLogError, pieces, text
-from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.errors import LogError, exhausted
 from dxt_replay.traces.text import without_secrets
-from dxt_replay.traces.units import NS_PER_S, ns_to_seconds
-
-ByteOrder = Literal["<", ">"]
+from dxt_replay.traces.units import NS_PER_S, format_bytes, ns_to_seconds
 
 MODULE_NAMES = (
     "NULL", "POSIX", "MPI-IO", "H5F", "H5D", "PNETCDF_FILE", "PNETCDF_VAR", "BG/Q", "LUSTRE", "STDIO",
     "DXT_POSIX", "DXT_MPIIO", "MDHIM", "APXC", "APMPI", "HEATMAP", "DFS", "DAOS",
 )  # fmt: skip
 """By module id of log version 3.41 (`DARSHAN_MODULE_IDS`)."""
+
+COMPRESSIONS = ("zlib", "bzip2", "none")
+"""Name by the header's comp_type (`enum darshan_comp_type` in darshan-log-format.h)."""
 
 MAX_HEADER_BYTES = 1328
 METADATA_BYTES = 1024
@@ -37,6 +38,9 @@ JOB_RECORD_BYTES = 4096
 
 NAMES = "the name table"
 
+PIECE_BYTES = 4 << 20
+"""Most decompressed bytes of one piece."""
+
 _MAGIC = 6567223
 _GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
 _H5D, _PNETCDF_VAR = MODULE_NAMES.index("H5D"), MODULE_NAMES.index("PNETCDF_VAR")
@@ -44,15 +48,37 @@ _COMPRESSION_AT = 16
 _METADATA_OF_5Q = 5 * 8
 _MAX_NPROCS = 1 << 31
 _MAX_SECONDS = 1 << 34
-_ID_BYTES, _COUNTED_HEAD_BYTES = 8, 12
+_READ_BYTES = 1 << 20
+_EXPANSION = 100
+_EXPANSION_FLOOR_BYTES = 64 << 20
+"""Largest growth of a region, as a factor and in bytes, before it counts as a decompression bomb.
+
+The largest factor in a public log is 52; counters and names are held in memory as a whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A mounted file system. Both fields are `UNKNOWN` for a path that is not under any mount."""
+def text(raw: bytes) -> str:
+    """`raw` as UTF-8; bytes that are not are shown as `\\xNN`."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+class DamagedLogError(LogError):
+    """Damage. `problem` is the message without its remedy. `missing`: how much lies behind it, as text."""
+
+    def __init__(self, problem: str, missing: str = "not known") -> None:
+        super().__init__(f"{problem}: the log is damaged; copy it again, or record the job again")
+        self.problem, self.missing = problem, missing
+
+
+class BombError(DamagedLogError):
+    """A region that grows far more than counters or names do; the caller should discard what was unpacked."""
+
+
+class Mount(NamedTuple):
+    """A mounted file system; path and type are `UNKNOWN` for a path that is not under any. exact: bytes of `path`."""
 
     path: str
     fs_type: str
+    exact: bytes = b""
 
 
 UNKNOWN_MOUNT = Mount(path="UNKNOWN", fs_type="UNKNOWN")
@@ -65,7 +91,7 @@ class LogJob:
 
     start_ns, end_ns: ns since the epoch; `end_ns` is 0 in the log of a killed process.
     has_nsec: False where the times are whole seconds (Darshan before 3.4.1).
-    mounts: the longest paths first. exact_mounts: the bytes of these paths.
+    mounts: the longest paths first.
     """
 
     uid: int
@@ -77,7 +103,6 @@ class LogJob:
     exe: str
     metadata: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-    exact_mounts: tuple[bytes, ...] = ()
 
     @property
     def run_time_s(self) -> float | None:
@@ -91,30 +116,19 @@ class LogJob:
         return ns_to_seconds(elapsed if self.has_nsec else elapsed + NS_PER_S)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class Container(NamedTuple):
     """The differences between log versions.
 
     added_later: modules that had no id yet, so that the later ids were lower.
-    wide: 64 module slots and a 64-bit partial flag, instead of 16 and 32.
-    has_nsec: the job record holds nanoseconds.
+    slots: entries of the module table; with 64, the partial flag has 64 bits and the job record nanoseconds.
+    maps_at: offset of the region table, whose first entry is the name table's.
     counted_names: names carry a length instead of a terminator.
     """
 
     added_later: tuple[int, ...]
-    wide: bool = False
-    has_nsec: bool = False
+    slots: int = 16
+    maps_at: int = 24
     counted_names: bool = False
-
-    @property
-    def slots(self) -> int:
-        """Entries of the module table."""
-        return 64 if self.wide else 16
-
-    @property
-    def maps_at(self) -> int:
-        """Offset of the region table, whose first entry is the name table's."""
-        return 32 if self.wide else 24
 
     @property
     def header_bytes(self) -> int:
@@ -133,12 +147,11 @@ CONTAINERS: Mapping[str, Container] = {
     "3.10": Container(added_later=(_H5D, _PNETCDF_VAR)),
     "3.20": Container(added_later=(_PNETCDF_VAR,)),
     "3.21": Container(added_later=(_PNETCDF_VAR,)),
-    "3.41": Container(added_later=(), wide=True, has_nsec=True),
+    "3.41": Container(added_later=(), slots=64, maps_at=32),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+class Module(NamedTuple):
     """A module with data in the log.
 
     offset, length: compressed bytes in the file.
@@ -157,11 +170,7 @@ class DarshanLog:
 
     Each region of a damaged log is read up to its first bad block. `damage` and a warning say what is missing.
 
-    path: the file.
-    version: of the container, such as "3.41".
-    byte_order: "<" or ">".
-    compression: one of `regions.COMPRESSIONS`.
-    job: the job record.
+    version: of the container, such as "3.41". byte_order: "<" or ">". compression: one of COMPRESSIONS.
     modules: the modules with data, by name.
     damage: of the regions read so far, and of those that the file does not hold, by name.
     counters: decoded counters by module, stored by the decoder.
@@ -171,7 +180,7 @@ class DarshanLog:
         self.path = path
         self.byte_order = _byte_order(head, path)
         self.version, self._container = _container(head, path)
-        self.compression: str = COMPRESSIONS[head[_COMPRESSION_AT]]
+        self.compression = COMPRESSIONS[head[_COMPRESSION_AT]]
         self.damage: dict[str, DamagedLogError] = {}
         self.counters: dict[str, Any] = {}
         self._warnings: list[str] = []
@@ -188,9 +197,8 @@ class DarshanLog:
             data += piece
             if len(data) >= JOB_RECORD_BYTES:
                 break
-        self.job, warnings = decode_job(
-            data[:JOB_RECORD_BYTES], self.byte_order, has_nsec=self._container.has_nsec, place=str(path)
-        )
+        has_nsec = self._container.slots == 64
+        self.job, warnings = decode_job(data[:JOB_RECORD_BYTES], self.byte_order, has_nsec=has_nsec, place=str(path))
         self._warnings += warnings
 
     def _numbers(self, code: str, head: bytes, at: int, count: int) -> tuple[int, ...]:
@@ -211,7 +219,7 @@ class DarshanLog:
     def _modules(self, head: bytes, table: tuple[int, ...]) -> Iterator[tuple[str, Module]]:
         container = self._container
         versions = self._numbers("I", head, container.maps_at + 8 * (2 + len(table)), container.slots)
-        (partial,) = self._numbers(*(("Q", head, 24, 1) if container.wide else ("I", head, 20, 1)))
+        (partial,) = self._numbers(*(("Q", head, 24, 1) if container.slots == 64 else ("I", head, 20, 1)))
         for slot in range(container.slots):
             name, is_partial = container.module_name(slot), bool(partial >> slot & 1)
             offset, length = self._region(name, *table[2 * slot : 2 * slot + 2])
@@ -223,11 +231,7 @@ class DarshanLog:
             if length:
                 if name not in MODULE_NAMES:
                     self._warnings.append(f"{name} of {self.path} is unknown to this release and is not read")
-                yield name, Module(name=name, version=versions[slot], offset=offset, length=length, partial=is_partial)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path; the log is opened again in the other process."""
-        return open_log, (self.path,)
+                yield name, Module(name, versions[slot], offset, length, is_partial)
 
     def first_bytes(self, module: str) -> bytes:
         """The first bytes of a module; empty if they cannot be read."""
@@ -239,18 +243,10 @@ class DarshanLog:
     @cached_property
     def names(self) -> Mapping[int, bytes]:
         """Record id -> path, the exact bytes that the application gave. Includes `<STDIN>`, `heatmap:POSIX` ..."""
-        data = bytearray()
-        damage: DamagedLogError | None = None
-        try:
-            for piece in pieces(self.path, *self._names_at, self.compression, region=NAMES):
-                data += piece
-        except BombError as error:
-            data, damage = bytearray(), error
-        except DamagedLogError as error:
-            damage = error
-        split = _counted_names if self._container.counted_names else _terminated_names
+        data, damage = self.content(pieces(self.path, *self._names_at, self.compression, region=NAMES))
         found: dict[int, bytes] = {}
         used = 0
+        split = _counted_names if self._container.counted_names else _terminated_names
         for record, name, used in split(data, self.byte_order):  # noqa: B007
             # Every rank writes the names that it knows; a rank that knew only the id wrote an empty one.
             if not found.get(record):
@@ -281,24 +277,32 @@ class DarshanLog:
         if message not in self._warnings:
             self._warnings.append(message)
 
-    def note_damage(self, region: str, error: DamagedLogError) -> None:
-        """Note where reading of a region ended."""
-        self.damage[region] = error
-
     def chunks(self, module: str) -> Iterator[bytes]:
         """Decompressed bytes of a module in file order, at most 4 MiB at a time; nothing when it is absent.
 
         A chunk never spans two ranks' streams, but a record may span chunks.
         Raises: DamagedLogError, after all readable chunks, when the region is damaged.
         """
-        region = self.modules.get(module)
-        if region is None:
+        if module not in self.modules:
             return iter(())
+        region = self.modules[module]
         return pieces(self.path, region.offset, region.length, self.compression, region=region.name)
+
+    @staticmethod
+    def content(chunks: Iterator[bytes]) -> tuple[bytes, DamagedLogError | None]:
+        """All bytes of chunks, of a bomb none, and the damage that ended them."""
+        data = bytearray()
+        try:
+            for chunk in chunks:
+                data += chunk
+        except DamagedLogError as error:
+            return b"" if isinstance(error, BombError) else bytes(data), error
+        return bytes(data), None
 
     def mount_of(self, path: bytes) -> Mount:
         """The mount with the longest path that contains `path`, else UNKNOWN_MOUNT."""
-        for prefix, mount in zip(self.job.exact_mounts, self.job.mounts, strict=True):
+        for mount in self.job.mounts:
+            prefix = mount.exact
             if path.startswith(prefix) and (prefix.endswith(b"/") or path[len(prefix) :][:1] in (b"", b"/")):
                 return mount
         return UNKNOWN_MOUNT
@@ -328,11 +332,10 @@ def open_log(path: str | Path) -> DarshanLog:
     return DarshanLog(path, head, status.st_size)
 
 
-def _byte_order(head: bytes, path: Path) -> ByteOrder:
+def _byte_order(head: bytes, path: Path) -> str:
     if not head:
         raise LogError(f"{path} is empty: Darshan did not finish writing it, record the job again")
-    orders: tuple[ByteOrder, ...] = ("<", ">")
-    for byte_order in orders:
+    for byte_order in "<>":
         if head[8:16] == struct.pack(byte_order + "q", _MAGIC):
             return byte_order
     if head[:2] == _GZIP or head[:3] == _BZIP2:
@@ -407,53 +410,109 @@ def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str) -> t
         has_nsec=has_nsec,
         exe=without_secrets(exe),
         metadata={key: value for key, equals, value in pairs if equals},
-        mounts=tuple(mount for _, mount in mounts),
-        exact_mounts=tuple(path for path, _ in mounts),
+        mounts=mounts,
     )
     return job, warnings
 
 
-def _exe_and_mounts(trailer: bytes) -> tuple[str, list[tuple[bytes, Mount]]]:
-    """The command line and the mounts behind it.
+def _exe_and_mounts(trailer: bytes) -> tuple[str, tuple[Mount, ...]]:
+    """The command line and the mounts behind it, the longest paths first.
 
     A command line may hold line breaks (`python -c`), and the table may be cut at the record's 4096 bytes, so the
     mounts are the last lines that look like one.
     """
-
-    def mount(line: bytes) -> tuple[bytes, Mount] | None:
-        fs_type, tab, path = line.partition(b"\t")
-        known = tab and fs_type and path.startswith(b"/")
-        return (path, Mount(path=text(path), fs_type=text(fs_type))) if known else None
-
     lines = trailer.split(b"\n")
-    if len(lines) > 2 and mount(lines[-1]) is None and mount(lines[-2]) is not None:
-        lines.pop()
-    found: list[tuple[bytes, Mount]] = []
-    while len(lines) > 1 and (last := mount(lines[-1])) is not None:
-        found.insert(0, last)
-        lines.pop()
-    return text(b"\n".join(lines)), sorted(found, key=lambda each: len(each[0]), reverse=True)
+    parts = [line.partition(b"\t") for line in lines]
+    is_mount = [bool(tab and fs_type and path.startswith(b"/")) for fs_type, tab, path in parts]
+    end = len(lines)
+    if end > 2 and not is_mount[-1] and is_mount[-2]:
+        end -= 1
+    begin = end
+    while begin > 1 and is_mount[begin - 1]:
+        begin -= 1
+    found = [Mount(text(path), text(fs_type), path) for fs_type, _, path in parts[begin:end]]
+    return text(b"\n".join(lines[:begin])), tuple(sorted(found, key=lambda each: -len(each.exact)))
 
 
-def _terminated_names(data: bytes | bytearray, byte_order: str) -> Iterator[tuple[int, bytes, int]]:
+def _terminated_names(data: bytes, byte_order: str) -> Iterator[tuple[int, bytes, int]]:
     """Id and path of each `u64 id, path, NUL` record, and the bytes used so far."""
     read_id = struct.Struct(byte_order + "Q").unpack_from
     used = 0
-    while (end := data.find(b"\0", used + _ID_BYTES)) >= 0:
-        if end == used + _ID_BYTES and not any(data[used:end]):
+    while (end := data.find(b"\0", used + 8)) >= 0:
+        if end == used + 8 and not any(data[used:end]):
             return  # zeros: the padding after the last name, or millions of bytes without any
-        record, name = read_id(data, used)[0], bytes(data[used + _ID_BYTES : end])
+        record, name = read_id(data, used)[0], data[used + 8 : end]
         used = end + 1
         yield record, name, used
 
 
-def _counted_names(data: bytes | bytearray, byte_order: str) -> Iterator[tuple[int, bytes, int]]:
+def _counted_names(data: bytes, byte_order: str) -> Iterator[tuple[int, bytes, int]]:
     """The same for `u64 id, u32 length, path` records, the form of log version 3.00."""
     read_head = struct.Struct(byte_order + "QI").unpack_from
     used = 0
-    while used + _COUNTED_HEAD_BYTES <= len(data):
+    while used + 12 <= len(data):
         record, length = read_head(data, used)
-        begin, used = used + _COUNTED_HEAD_BYTES, used + _COUNTED_HEAD_BYTES + length
+        begin, used = used + 12, used + 12 + length
         if used > len(data):
             return
-        yield record, bytes(data[begin:used]), used
+        yield record, data[begin:used], used
+
+
+def pieces(path: Path, offset: int, length: int, compression: str, *, region: str) -> Iterator[bytes]:
+    """Decompressed bytes of `length` bytes of the file from `offset`, at most PIECE_BYTES at a time, never empty.
+
+    A piece never spans two streams. A region may grow 100 times, or to 64 MiB.
+    Raises: DamagedLogError, after all readable pieces, when a stream is damaged or cut short or the file ends before
+    the region does, BombError when it grows more than that.
+    """
+    # What a header claims beyond the end of the file must not allow more memory.
+    allowed = max(_EXPANSION_FLOOR_BYTES, _EXPANSION * min(length, path.stat().st_size))
+    produced = used = 0
+    try:
+        for piece, used in _decompress(_blocks(path, offset, length), compression):  # noqa: B007
+            produced += len(piece)
+            if produced > allowed:
+                raise BombError(
+                    f"{region} of {path} grows from {format_bytes(length)} to more than {format_bytes(allowed)}"
+                )
+            yield piece
+    except (zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
+        if (remedy := exhausted(error)) is not None:
+            raise LogError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}; {remedy}") from error
+        raise DamagedLogError(
+            f"{region} of {path} cannot be decompressed after {format_bytes(produced)} ({error})",
+            f"{length - used:,} of {length:,} compressed bytes",
+        ) from error
+
+
+def _blocks(path: Path, offset: int, length: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        while length:
+            block = file.read(min(length, _READ_BYTES))
+            if not block:
+                raise EOFError("the file ends before the region does")
+            length -= len(block)
+            yield block
+
+
+def _decompress(blocks: Iterable[bytes], compression: str) -> Iterator[tuple[bytes, int]]:
+    """Pieces, and how many bytes of the blocks are used up by then."""
+    fed, open_stream = 0, False
+    begin: Callable[[], Any] = zlib.decompressobj if compression == "zlib" else bz2.BZ2Decompressor
+    stream = begin()
+    for block in blocks:
+        data, fed = block, fed + len(block)
+        if compression == "none":
+            yield block, fed
+            continue
+        # bzip2 keeps what it has not unpacked yet, zlib gives it back.
+        while data or not getattr(stream, "needs_input", True):
+            piece = stream.decompress(data, PIECE_BYTES)
+            data, open_stream = getattr(stream, "unconsumed_tail", b""), True
+            if stream.eof:
+                data, open_stream, stream = stream.unused_data, False, begin()
+            if piece:
+                yield piece, fed - len(data)
+    if open_stream:
+        raise EOFError("a compressed stream ends early")

@@ -7,13 +7,13 @@ files, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import lru_cache
 
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
-from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts, count_segments, read_dxt
+from dxt_replay.profiler_merge.darshan.dxt import count_segments, read_dxt
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.traces.files import STANDARD_STREAMS, is_recorder_file
 from dxt_replay.traces.stable_order import places_in_groups
@@ -79,25 +79,17 @@ _LONGEST_S = 1e8
 class RankCounters:
     """Counters of the MODULES of one log, by rank.
 
-    fixed_rank: the rank of the log's only process, None for the log of a whole job of `ranks` ranks. traced: how much
-    of each record the trace holds, by module, where records are sums over all ranks; counted here if it is not given.
+    fixed_rank: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
     Raises: LogError as `read_counters`.
     """
 
     def __init__(
-        self,
-        log: DarshanLog,
-        ranks: int,
-        *,
-        fixed_rank: int | None = None,
-        excluded: Collection[int] = (),
-        traced: Mapping[str, tuple[SegmentCounts, ...]] | None = None,
+        self, log: DarshanLog, ranks: int, *, fixed_rank: int | None = None, excluded: Collection[int] = ()
     ) -> None:
-        self.traced: dict[str, tuple[SegmentCounts, ...]] = dict(traced or {})
         self._own: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._shared: dict[str, np.ndarray] = {}
         for module in MODULES:
-            of_rank, files = counted_files(log, module, excluded)
+            of_rank, files = _counted_files(log, module, excluded)
             shared = ~files["own"] & (fixed_rank is None) & (ranks > 1)
             if fixed_rank is not None or ranks <= 1:
                 of_rank = np.full(len(of_rank), fixed_rank or 0)
@@ -106,9 +98,7 @@ class RankCounters:
             reduced = files[shared]
             reduced["shares"] = ranks
             if len(reduced) and module == "POSIX" and TRACE in log.modules:
-                if traced is None:
-                    self.traced[module] = tuple(count_segments(log, TRACE))
-                _subtract_reduced(reduced, self.traced.get(module, ()), log)
+                _subtract_reduced(reduced, log)
             self._shared[module] = reduced
 
     @property
@@ -196,39 +186,36 @@ def is_application_file(path: bytes) -> bool:
     return name not in STANDARD_STREAMS and not is_recorder_file(name)
 
 
-def counted_files(log: DarshanLog, module: str, excluded: Collection[int] = ()) -> tuple[np.ndarray, np.ndarray]:
+def _counted_files(log: DarshanLog, module: str, excluded: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
     """Ranks (int64) and COUNTED of all records of a module that are of the application; log's clock."""
-    table = read_counters(log, module)
+    table = read_counters(log, module, excluded)
     if table is None:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=COUNTED)
-    left_out = {
-        each for each in np.unique(table.record_ids).tolist() if not is_application_file(log.names.get(each, b""))
-    }
-    left_out.update(excluded)
-    kept = ~np.isin(table.record_ids, np.fromiter(left_out, dtype=np.uint64, count=len(left_out)))
-    return table.ranks[kept], _counted(table, module, kept)
+    records = np.unique(table.record_ids).tolist()
+    table = table.without([each for each in records if not is_application_file(log.names.get(each, b""))])
+    return table.ranks, _counted(table, module)
 
 
-def _counted(table: CounterTable, module: str, kept: np.ndarray) -> np.ndarray:
-    files = np.zeros(int(kept.sum()), dtype=COUNTED)
+def _counted(table: CounterTable, module: str) -> np.ndarray:
+    files = np.zeros(len(table.ranks), dtype=COUNTED)
 
     def count(*names: str, most: int = _MOST_COUNTED) -> np.ndarray:
-        known = [table.counters[f"{module}_{name}"][kept] for name in names if f"{module}_{name}" in table.counters]
+        known = [table.counters[f"{module}_{name}"] for name in names if f"{module}_{name}" in table.counters]
         return sum((np.clip(values, 0, most) for values in known), np.zeros(len(files), dtype=np.int64))
 
     def time(name: str) -> np.ndarray:
-        seconds = table.fcounters[f"{module}_F_{name}_TIMESTAMP"][kept]
+        seconds = table.fcounters[f"{module}_F_{name}_TIMESTAMP"]
         seen = np.isfinite(seconds) & (seconds > 0) & (seconds < _LATEST_S)
         return np.where(seen, seconds_to_ns(np.where(seen, seconds, 0.0)), NOT_SEEN)
 
     def spent(name: str) -> np.ndarray:
-        seconds = table.fcounters.get(f"{module}_F_{name}_TIME", np.zeros(len(kept)))[kept]
+        seconds = table.fcounters.get(f"{module}_F_{name}_TIME", np.zeros(len(files)))
         return seconds_to_ns(np.where((seconds > 0) & (seconds < _LONGEST_S), seconds, 0.0))
 
-    files["record_id"], files["own"], files["shares"] = table.record_ids[kept], table.ranks[kept] != SHARED_RANK, 1
+    files["record_id"], files["own"], files["shares"] = table.record_ids, table.ranks != SHARED_RANK, 1
     if "POSIX_RENAMED_FROM" in table.counters:
-        source = table.counters["POSIX_RENAMED_FROM"][kept].view(np.uint64)
-        files["renamed_from"] = np.where(table.counters["POSIX_RENAME_TARGETS"][kept] > 0, source, np.uint64(0))
+        source = table.counters["POSIX_RENAMED_FROM"].view(np.uint64)
+        files["renamed_from"] = np.where(table.counters["POSIX_RENAME_TARGETS"] > 0, source, np.uint64(0))
     files["opens"] = np.maximum(count("OPENS") - count("FILENOS", "DUPS", "FDOPENS"), 0)
     files["stats"], files["seeks"] = count("STATS"), count("SEEKS")
     files["syncs"] = count("FSYNCS", "FDSYNCS", "FLUSHES")
@@ -287,7 +274,7 @@ def subtract(files: np.ndarray, traced: np.ndarray, operations: Callable[[np.nda
     files["traced"] += traced
 
 
-def _subtract_reduced(files: np.ndarray, segments: tuple[SegmentCounts, ...], log: DarshanLog) -> None:
+def _subtract_reduced(files: np.ndarray, log: DarshanLog) -> None:
     """As `subtract`, for what the trace of all ranks holds of reduced records."""
 
     def place(record_ids: np.ndarray) -> np.ndarray:
@@ -303,7 +290,7 @@ def _subtract_reduced(files: np.ndarray, segments: tuple[SegmentCounts, ...], lo
         return file, is_write, length
 
     traced = np.zeros((len(files), 2), dtype=np.int64)
-    for part in segments:
-        file = place(part.record_ids)
-        np.add.at(traced, file[file >= 0], np.column_stack([part.reads, part.writes])[file >= 0])
+    for records, writes, reads in count_segments(log, TRACE):
+        file = place(records)
+        np.add.at(traced, file[file >= 0], np.column_stack([reads, writes])[file >= 0])
     subtract(files, traced, operations)

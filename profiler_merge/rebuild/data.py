@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dxt_replay.profiler_merge.rebuild.counted import BOUNDS, NOT_SEEN, SIZES, TOP, share_of
+from dxt_replay.profiler_merge.rows import rows_of
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.stable_order import stable_order
@@ -35,13 +36,6 @@ _MOST_OF_RECORD = 1 << 31
 _LOWEST = np.append(0, BOUNDS + 1)
 _UNLIMITED = float(1 << 62)
 
-MADE = np.dtype(
-    [("op", np.int8), ("begins", np.bool_)]
-    + [(name, np.int64) for name in ("file", "offset", "length", "start_ns", "end_ns", "tie")]
-)
-"""A rebuilt operation. file: row of the counted files. begins: the file may have been opened before it. tie: orders
-rows of one file that start together. offset: -1 where there is none."""
-
 GOT = np.dtype(
     [(name, np.int64) for name in ("count", "moved", "seq", "consec", "end", "rows", "bytes")]
     + [("sizes", np.int64, (len(SIZES),))]
@@ -50,9 +44,11 @@ GOT = np.dtype(
 this share of it. rows, bytes: of this share, too."""
 
 
-def data_rows(files: np.ndarray, traced: np.ndarray, unknown_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """MADE of the reads and writes of `files` (COUNTED, without what is traced), by stream and in their order; and GOT
-    (files, 2).
+def data_rows(
+    files: np.ndarray, traced: np.ndarray, unknown_ns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The reads and writes of `files` (COUNTED, without what is traced) as `ROW`, by stream and in their order, `file`
+    being the place in `files`; whether the file may have been opened before each (n,); and GOT (files, 2).
 
     traced: int64 (files, 2, 2), the latest end of, and the time in, the traced operations of each direction.
     unknown_ns (files,): time for the rows of a file without times.
@@ -69,22 +65,22 @@ def data_rows(files: np.ndarray, traced: np.ndarray, unknown_ns: np.ndarray) -> 
     # Rank k of n has the accesses k, k + n, k + 2 n ...
     mine = (until - start - share + shares - 1) // shares - (before - start - share + shares - 1) // shares
     stream, size = stream.repeat(mine), size.repeat(mine)
-    rows = np.zeros(len(stream), dtype=MADE)
-    if not len(rows):
-        return rows, got.reshape(-1, 2)
+    if not len(stream):
+        return rows_of({}, 0), np.empty(0, dtype=bool), got.reshape(-1, 2)
     order, run, offset, begins = _placed(files, stream, size)
-    stream, rows["length"], rows["offset"] = stream[order], size[order], offset
-    rows["op"], rows["file"], rows["begins"] = np.where(stream % 2, WRITE, READ), stream // 2, begins
+    stream, length = stream[order], size[order]
     # Darshan begins at byte 0 with each open.
-    last_byte = np.maximum(np.append(0, offset[:-1] + rows["length"][:-1]) - 1, 0)
+    last_byte = np.maximum(np.append(0, offset[:-1] + length[:-1]) - 1, 0)
     last_byte[begins] = 0
     got["rows"] = np.bincount(stream, minlength=len(got))
-    np.add.at(got["bytes"], stream, rows["length"])
+    np.add.at(got["bytes"], stream, length)
     got["seq"] = np.bincount(stream[offset > last_byte], minlength=len(got))
     got["consec"] = np.bincount(stream[offset == last_byte + 1], minlength=len(got))
-    np.maximum.at(got["end"], stream, offset + rows["length"])
-    rows["start_ns"], rows["end_ns"] = _times(files, stream, run, traced, unknown_ns)
-    return rows, got.reshape(-1, 2)
+    np.maximum.at(got["end"], stream, offset + length)
+    start_ns, end_ns = _times(files, stream, run, traced, unknown_ns)
+    columns = {"op": np.where(stream % 2, WRITE, READ), "file": stream // 2, "offset": offset, "length": length}
+    rows = rows_of({**columns, "start_ns": start_ns, "end_ns": end_ns}, len(stream))
+    return rows, begins, got.reshape(-1, 2)
 
 
 def sizes_of(files: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

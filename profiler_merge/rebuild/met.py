@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,116 +14,73 @@ from dxt_replay.traces.units import format_bytes, format_count
 MOST_LISTED = 1000
 """Most entries of the list; further ones are only counted."""
 
-NAMES = {
-    "count": "operations",
-    "moved": "bytes",
-    "sizes": "size_bins",
-    "end": "highest_offset",
-    "seq": "sequential",
-    "consec": "consecutive",
+COMPARED = {
+    "count": ("operations", "{ways}"),
+    "moved": ("bytes", "BYTES_{done}"),
+    "sizes": ("size_bins", "SIZE_{way}_{size}"),
+    "end": ("highest_offset", "MAX_BYTE_{done}"),
+    "seq": ("sequential", "SEQ_{ways}"),
+    "consec": ("consecutive", "CONSEC_{ways}"),
 }
-"""Counters of COUNTED that are compared -> their names in capture.json."""
+"""Counters of COUNTED that are compared -> their names in capture.json, and in Darshan."""
+
+_SUMS = ("operations", "bytes", "dealt_to_ranks", "streams", "streams_met")
 
 
-class Found(NamedTuple):
-    """The reads and writes rebuilt of some files (COUNTED, without what is traced) of a module, counted again (GOT)."""
-
-    module: str
-    files: np.ndarray
-    got: np.ndarray
-
-
-@dataclass(slots=True)
 class Met:
     """Adds up rebuilt operations and the counters that they meet.
 
     by_module: operations, bytes, dealt_to_ranks (operations of reduced records), streams (a rank's reads or writes of a
-    file) and streams_met (those that meet all counters). missed: streams that miss a counter, by module and counter.
+    file), streams_met (those that meet all counters). missed: streams that miss a counter, by module and counter.
     """
 
-    by_module: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in MODULES})
-    missed: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in MODULES})
-    not_met: list[dict[str, Any]] = field(default_factory=list)
-    left_out: int = 0
+    def __init__(self) -> None:
+        self.by_module: dict[str, Counter[str]] = {name: Counter() for name in MODULES}
+        self.missed: dict[str, Counter[str]] = {name: Counter() for name in MODULES}
+        self.not_met: list[dict[str, Any]] = []
+        self.left_out = 0
 
     @property
     def operations(self) -> int:
         """Reads and writes at all modules."""
         return sum(each["operations"] for each in self.by_module.values())
 
-    def note(self, found: Found, ranks: np.ndarray, names: Mapping[int, bytes]) -> None:
-        """Note what was rebuilt of some processes at one module. ranks: of the processes; names: by record id."""
-        module, files, got = found
-        reduced, ways = files["shares"] > 1, (len(files), 2)
-        good = got["rows"] > 0
-        sums = {
-            "operations": got["rows"].sum(),
-            "bytes": got["bytes"].sum(),
-            "dealt_to_ranks": got["rows"][reduced].sum(),
-            "streams": good.sum(),
-        }
-        made = good.copy()
-        for name, called in NAMES.items():
-            wanted = files[name]
+    def note(
+        self, module: str, files: np.ndarray, got: np.ndarray, ranks: np.ndarray, names: Mapping[int, bytes]
+    ) -> None:
+        """Note what was rebuilt (GOT) of some files (COUNTED, without what is traced) at one module.
+
+        ranks: of the processes; names: by record id."""
+        reduced, made = files["shares"] > 1, got["rows"] > 0
+        good = made.copy()
+        for name, (called, counter) in COMPARED.items():
             if name in ("seq", "consec", "end"):
                 # No counter says in which order, or where, one rank of a reduced record worked.
-                known = (wanted >= 0) & (files["traced"] == 0) & ~reduced[:, np.newaxis]
-            elif name == "sizes":
-                known = wanted.sum(axis=2) == files["count"]
+                known = (files[name] >= 0) & (files["traced"] == 0) & ~reduced[:, np.newaxis]
             else:
-                known = np.ones(ways, dtype=bool)
-            wrong = (wanted != got[name]).reshape(*ways, -1) & (known & made)[..., np.newaxis]
-            self._list(found, name, wrong, wanted.reshape(wrong.shape), ranks, names)
+                known = name != "sizes" or files[name].sum(axis=2) == files["count"]
+            wanted, found = (each[name].reshape(*made.shape, -1) for each in (files, got))
+            wrong = (wanted != found) & (known & made)[..., np.newaxis]
             self.missed[module][called] += int(wrong.any(axis=2).sum())
             good &= ~wrong.any(axis=2)
-        self.by_module[module].update(
-            {name: int(each) for name, each in sums.items()} | {"streams_met": int(good.sum())}
-        )
-
-    def _list(
-        self,
-        found: Found,
-        name: str,
-        wrong: np.ndarray,
-        wanted: np.ndarray,
-        ranks: np.ndarray,
-        names: Mapping[int, bytes],
-    ) -> None:
-        """Put the counters where `wrong` (files, 2, values) on the list."""
-        places = np.argwhere(wrong)
-        kept = places[: MOST_LISTED - len(self.not_met)]
-        self.left_out += len(places) - len(kept)
-        less = name == "end"  # the highest offset is counted as that of the last byte
-        for file, way, value in kept.tolist():
-            direction, ways, done = WAYS[way]
-            counter = {
-                "count": ways,
-                "moved": f"BYTES_{done}",
-                "sizes": f"SIZE_{direction}_{SIZES[value]}",
-                "end": f"MAX_BYTE_{done}",
-                "seq": f"SEQ_{ways}",
-                "consec": f"CONSEC_{ways}",
-            }[name]
-            record = int(found.files["record_id"][file])
-            whole = found.files["shares"][file] > 1 and name in ("count", "moved", "sizes")
-            self.not_met.append(
-                {
-                    "file": names.get(record, b"<record %d>" % record).decode("utf-8", "backslashreplace"),
-                    "rank": None if whole else int(ranks[found.files["process"][file]]),
-                    "counter": f"{found.module}_{counter}",
-                    "counted": int(wanted[file, way, value]) - less,
-                    "rebuilt": int(found.got[name].reshape(wanted.shape)[file, way, value]) - less,
-                }
-            )
-
-    def add(self, other: Met) -> None:
-        """Add the notes on the next ranks."""
-        for module in MODULES:
-            self.by_module[module].update(other.by_module[module])
-            self.missed[module].update(other.missed[module])
-        kept = other.not_met[: MOST_LISTED - len(self.not_met)]
-        self.left_out += other.left_out + len(other.not_met) - len(kept)
-        self.not_met += kept
+            places = np.argwhere(wrong)
+            kept = places[: MOST_LISTED - len(self.not_met)]
+            self.left_out += len(places) - len(kept)
+            for file, way, value in kept.tolist():
+                words = dict(zip(("way", "ways", "done"), WAYS[way], strict=True), size=SIZES[value])
+                record, less = int(files["record_id"][file]), name == "end"  # Darshan counts that of the last byte
+                whole = reduced[file] and name in ("count", "moved", "sizes")
+                self.not_met.append(
+                    {
+                        "file": names.get(record, b"<record %d>" % record).decode("utf-8", "backslashreplace"),
+                        "rank": None if whole else int(ranks[files["process"][file]]),
+                        "counter": f"{module}_{counter.format(**words)}",
+                        "counted": int(wanted[file, way, value]) - less,
+                        "rebuilt": int(found[file, way, value]) - less,
+                    }
+                )
+        totals = got["rows"].sum(), got["bytes"].sum(), got["rows"][reduced].sum(), made.sum(), good.sum()
+        self.by_module[module].update(dict(zip(_SUMS, map(int, totals), strict=True)))
 
     def warnings(self) -> list[str]:
         """Warnings about the rebuilt operations."""
@@ -140,31 +96,26 @@ class Met:
                 f"{format_count(posix['dealt_to_ranks'])} of these operations are of files whose counters Darshan "
                 "added up over all ranks: it is inferred which rank issued them"
             )
-        every, missed = Counter[str](), Counter[str]()
-        for module in MODULES:
-            every.update(self.by_module[module])
-            missed.update(self.missed[module])
-        if every["streams_met"] == every["streams"]:
-            return found
-        counts = ", ".join(f"{name.replace('_', ' ')} in {missed[name]}" for name in NAMES.values() if missed[name])
-        first = self.not_met[0]
-        whose = "of all ranks" if first["rank"] is None else f"of rank {first['rank']}"
-        example = (
-            f"{first['counter']} {whose} for {first['file']}: {first['counted']} counted, {first['rebuilt']} rebuilt"
-        )
-        return [
-            *found,
-            f"the rebuilt operations have the counted values in {every['streams_met']} of {every['streams']} cases (a "
-            f"case is everything that a rank read, or wrote, of a file); they differ in: {counts} (for example "
-            f"{example}; `rebuilt.not_met` of --json lists them)",
-        ]
+        every, missed = (sum(each.values(), Counter[str]()) for each in (self.by_module, self.missed))
+        if every["streams_met"] < every["streams"]:
+            counts = ", ".join(
+                f"{name.replace('_', ' ')} in {missed[name]}" for name, _ in COMPARED.values() if missed[name]
+            )
+            first = self.not_met[0]
+            whose = "of all ranks" if first["rank"] is None else f"of rank {first['rank']}"
+            found.append(
+                f"the rebuilt operations have the counted values in {every['streams_met']} of {every['streams']} cases "
+                "(a case is everything that a rank read, or wrote, of a file); they differ in: "
+                f"{counts} (for example {first['counter']} {whose} for {first['file']}: {first['counted']} counted, "
+                f"{first['rebuilt']} rebuilt; `rebuilt.not_met` of --json lists them)"
+            )
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """The object `rebuilt` of capture.json: of POSIX, then by module, and the counters that are not met."""
-        keys = ("operations", "bytes", "dealt_to_ranks", "streams", "streams_met")
         modules = {
-            module: {key: self.by_module[module][key] for key in keys}
-            | {"missed": {name: self.missed[module][name] for name in NAMES.values()}}
+            module: {key: self.by_module[module][key] for key in _SUMS}
+            | {"missed": {name: self.missed[module][name] for name, _ in COMPARED.values()}}
             for module in MODULES
         }
         return {

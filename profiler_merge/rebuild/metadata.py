@@ -16,8 +16,8 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.lanes import first_not_below
 from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN
-from dxt_replay.profiler_merge.rebuild.data import MADE
-from dxt_replay.traces.schema import OPS
+from dxt_replay.profiler_merge.rows import joined, rows_of
+from dxt_replay.traces.schema import OPS, WRITE
 from dxt_replay.traces.stable_order import places_in_groups, runs
 
 OPEN, CLOSE, STAT, SYNC = (OPS.index(op) for op in ("open", "close", "stat", "sync"))
@@ -31,21 +31,21 @@ _ROUNDED_NS = 10
 _LATEST = int(np.iinfo(np.int64).max)
 
 
-def metadata_rows(files: np.ndarray, ops: dict[str, np.ndarray], unknown_ns: np.ndarray) -> np.ndarray:
-    """MADE of all `files` (COUNTED), of one process or several.
+def metadata_rows(files: np.ndarray, ops: np.ndarray, begins: np.ndarray, unknown_ns: np.ndarray) -> np.ndarray:
+    """The rows of all `files` (COUNTED), of one process or several, as `ROW` whose `file` is the place in `files`.
 
-    ops: `file`, `start`, `end`, `offset`, `length`, `is_write` and `begins` (the file may be opened before it) of reads
-    and writes, by file and start. unknown_ns (files,): time for rows without a dated neighbour, one after the other.
+    ops: such rows of reads and writes, by file and start. begins: whether the file may have been opened before each.
+    unknown_ns (files,): time for rows without a dated neighbour, one after the other.
     """
     if not len(files):
-        return np.empty(0, dtype=MADE)
+        return rows_of({}, 0)
     count, own, opens = len(files), files["own"], files["opens"]
     first, behind = (np.searchsorted(ops["file"], np.arange(count), side=side) for side in ("left", "right"))
     used = behind > first
     begin, finish, last_start = np.full((3, count), NOT_SEEN)
     if used.any():
-        begin[used], last_start[used] = ops["start"][first[used]], ops["start"][behind[used] - 1]
-        finish[used] = np.maximum.reduceat(ops["end"], first[used])
+        begin[used], last_start[used] = ops["start_ns"][first[used]], ops["start_ns"][behind[used] - 1]
+        finish[used] = np.maximum.reduceat(ops["end_ns"], first[used])
     dated, close_seen = files["open_start"] != NOT_SEEN, files["close_end"] != NOT_SEEN
     # Reads after the last close used a descriptor that stayed open to the end.
     left_open = used & close_seen & (last_start > files["close_end"]) & (opens > 1)
@@ -71,12 +71,12 @@ def metadata_rows(files: np.ndarray, ops: dict[str, np.ndarray], unknown_ns: np.
     last_end = np.maximum(files["open_end"], end)[last]
     # Those where a pass begins, and the place of stats of a file without an open.
     missing = opens - np.bincount(np.concatenate([one, last]), minlength=count)
-    passes = _begins_of_passes(files, ops, first, missing)
+    passes = _begins_of_passes(files, ops, begins, first, missing)
     bare = np.flatnonzero((opens == 0) & (files["stats"] > 0))
     bare_ns = np.where(used, begin - files["stats"] * each, undated_ns)[bare]
     file = np.concatenate([one, last, ops["file"][passes], bare])
-    start = np.concatenate([start[one], np.maximum(last_end - each[last], end[last]), ops["start"][passes], bare_ns])
-    end = np.concatenate([end[one], last_end, ops["start"][passes], bare_ns])
+    start = np.concatenate([start[one], np.maximum(last_end - each[last], end[last]), ops["start_ns"][passes], bare_ns])
+    end = np.concatenate([end[one], last_end, ops["start_ns"][passes], bare_ns])
     dated_open = np.repeat([True, False, True], [len(one) + len(last), len(passes), len(bare)])
     order = np.lexsort((start, file))
     file, start, end, dated_open = file[order], start[order], end[order], dated_open[order]
@@ -115,8 +115,10 @@ def metadata_rows(files: np.ndarray, ops: dict[str, np.ndarray], unknown_ns: np.
     share = np.maximum(left_ns - fixed_ns - loose * close_ns, 0)
     share = share // np.maximum(opens + files["stats"] - fixed, 1)
     # Between an operation and the next come the close, the open and its stats, shorter where there is no room.
-    at = first_not_below(ops["start"], first[file], behind[file], start)
-    following = np.where(at < behind[file], np.append(ops["start"], 0)[np.minimum(at, len(ops["start"]))], _LATEST)
+    at = first_not_below(ops["start_ns"], first[file], behind[file], start)
+    following = np.where(
+        at < behind[file], np.append(ops["start_ns"], 0)[np.minimum(at, len(ops["start_ns"]))], _LATEST
+    )
     previous = np.where(at > first[file], np.append(ended, 0)[at - 1], NOT_SEEN)
     previous[1:] = np.where(number[1:] > 0, np.maximum(previous[1:], end[:-1]), previous[1:])
     previous = np.minimum(previous, start)
@@ -139,36 +141,34 @@ def metadata_rows(files: np.ndarray, ops: dict[str, np.ndarray], unknown_ns: np.
     row, place = np.repeat(np.arange(len(file)), stats), places_in_groups(stats)
     start = end[row] + place * stat[row]
     made.append(_rows(STAT, file[row], start, start + stat[row], 8 * number[row] + 2))
-    return np.concatenate(made)
+    return joined(made)
 
 
 def _begins_of_passes(
-    files: np.ndarray, ops: dict[str, np.ndarray], first: np.ndarray, missing: np.ndarray
+    files: np.ndarray, ops: np.ndarray, begins: np.ndarray, first: np.ndarray, missing: np.ndarray
 ) -> np.ndarray:
     """Rows of `ops` that a `missing` open of their file precedes: what returns to the start first, then by the gap."""
-    rows = np.flatnonzero(
-        (missing[ops["file"]] > 0) & ops["begins"] & (np.arange(len(ops["file"])) > first[ops["file"]])
-    )
-    file, start = ops["file"][rows], ops["start"][rows]
+    rows = np.flatnonzero((missing[ops["file"]] > 0) & begins & (np.arange(len(ops)) > first[ops["file"]]))
+    file, start = ops["file"][rows], ops["start_ns"][rows]
     between = (start > files["open_start"][file]) & (~files["own"][file] | (start < files["open_end"][file]))
     rows, file = rows[between], file[between]
     goes_on_at = ops["offset"][rows - 1] + ops["length"][rows - 1]
     returns = (ops["offset"][rows] < goes_on_at) & (ops["offset"][rows] <= ops["offset"][first[file]])
-    order = np.lexsort((ops["end"][rows - 1] - ops["start"][rows], ~returns, file))
+    order = np.lexsort((ops["end_ns"][rows - 1] - ops["start_ns"][rows], ~returns, file))
     return np.sort(rows[order[_numbers(file[order]) < missing[file[order]]]])
 
 
-def _syncs(files: np.ndarray, ops: dict[str, np.ndarray], otherwise_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _syncs(files: np.ndarray, ops: np.ndarray, otherwise_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The j-th of n syncs after the j-th n-th of the writes; and the end of each operation with the syncs behind it.
 
     otherwise_ns (files,): when a file without writes is synced.
     """
-    ended = ops["end"].copy()
-    written = np.flatnonzero(ops["is_write"])
+    ended = ops["end_ns"].copy()
+    written = np.flatnonzero(ops["op"] == WRITE)
     of_write = ops["file"][written]
     writes = np.bincount(of_write, minlength=len(files))
     spent = np.zeros(len(files), dtype=np.int64)
-    np.add.at(spent, of_write, (ops["end"] - ops["start"])[written])
+    np.add.at(spent, of_write, (ops["end_ns"] - ops["start_ns"])[written])
     # fsync counts as write time.
     each = np.maximum(files["spent_ns"][:, 1] - spent, 0) // np.maximum(files["syncs"], 1)
     file = np.repeat(np.arange(len(files)), files["syncs"])
@@ -177,7 +177,7 @@ def _syncs(files: np.ndarray, ops: dict[str, np.ndarray], otherwise_ns: np.ndarr
     mine = writes[file] > 0
     share = ((number + 1) * writes[file] - 1) // np.maximum(files["syncs"], 1)[file]
     at = written[((np.cumsum(writes) - writes)[file] + share)[mine]]
-    next_start = np.append(np.where(ops["file"][1:] == ops["file"][:-1], ops["start"][1:], _LATEST), _LATEST)
+    next_start = np.append(np.where(ops["file"][1:] == ops["file"][:-1], ops["start_ns"][1:], _LATEST), _LATEST)
     closed = files["close_start"][file[mine]]
     until = np.minimum(next_start[at], np.where(closed > ended[at], closed, _LATEST))
     within = _numbers(at)
@@ -201,10 +201,7 @@ def _spread(
 
 
 def _rows(op: int, file: np.ndarray, start: np.ndarray, end: np.ndarray, tie: np.ndarray | int) -> np.ndarray:
-    rows = np.zeros(len(file), dtype=MADE)
-    rows["op"], rows["file"], rows["offset"], rows["tie"] = op, file, -1, tie
-    rows["start_ns"], rows["end_ns"] = start, end
-    return rows
+    return rows_of({"file": file, "start_ns": start, "end_ns": end, "tie": tie}, len(file), op=op, offset=-1)
 
 
 def _numbers(group: np.ndarray) -> np.ndarray:

@@ -11,23 +11,11 @@ they are. All other files that were used through simultaneously open descriptors
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN
-from dxt_replay.profiler_merge.rebuild.rows import Traced, by_file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExaminedOffsets:
-    """Offsets after the repair: int64 (n,), of every traced operation. repaired, suspect: bool masks of the files;
-    operations: int64, how many each has."""
-
-    offset: np.ndarray
-    repaired: np.ndarray
-    suspect: np.ndarray
-    operations: np.ndarray
+from dxt_replay.profiler_merge.rebuild.rows import by_file
+from dxt_replay.traces.schema import WRITE
 
 
 def opened_together(files: np.ndarray) -> np.ndarray:
@@ -37,12 +25,14 @@ def opened_together(files: np.ndarray) -> np.ndarray:
     return found
 
 
-def examine_offsets(files: np.ndarray, traced: Traced, thread: np.ndarray | None) -> ExaminedOffsets:
-    """The offsets of the traced operations on `files` (COUNTED of POSIX). thread (n,): of each operation, None where
-    that is not recorded."""
+def examine_offsets(
+    files: np.ndarray, traced: np.ndarray, record: np.ndarray, *, threaded: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The offsets (n,) of the traced operations (as of `rebuild`) on `files` (COUNTED of POSIX) after the repair; masks
+    of the files that were repaired and are suspect, and how many operations each has (files,)."""
     offset = traced["offset"].copy()
     repaired, suspect = np.zeros((2, len(files)), dtype=bool)
-    row, file = by_file(traced, files, "POSIX")
+    row, file = by_file(traced, record, files, "POSIX")
     row, file = row[(doubtful := opened_together(files))[file]], file[doubtful[file]]
     # Darshan advances its position when a call ends.
     order = np.lexsort((traced["start_ns"][row], traced["end_ns"][row], file))
@@ -58,12 +48,12 @@ def examine_offsets(files: np.ndarray, traced: Traced, thread: np.ndarray | None
             continue
         found = None
         all_opened = bool((traced["start_ns"][mine] >= opened).all())
-        if all_opened and not files["seeks"][place] and not traced["is_write"][mine].any():
-            found = _repaired(own, length, int(files["opens"][place]), None if thread is None else thread[mine])
+        if all_opened and not files["seeks"][place] and not (traced["op"][mine] == WRITE).any():
+            found = _repaired(own, length, int(files["opens"][place]), traced["thread"][mine] if threaded else None)
         suspect[place], repaired[place] = found is None, found is not None
         if found is not None:
             offset[mine] = found
-    return ExaminedOffsets(offset=offset, repaired=repaired, suspect=suspect, operations=end - begin)
+    return offset, repaired, suspect, end - begin
 
 
 def _repaired(offset: np.ndarray, length: np.ndarray, descriptors: int, thread: np.ndarray | None) -> np.ndarray | None:

@@ -17,11 +17,11 @@ from tests.darshan_oracle import COUNTER_MODULES, read_all
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
 from tests.places import SHARED
 
-_LOGS = SHARED / "darshan-logs"
-_MODULES = {"POSIX": "POSIX", "STDIO": "STDIO", "MPI-IO": "MPIIO", "DFS": "DFS", "DAOS": "DAOS"}
+PUBLIC = SHARED / "darshan-logs"
+MODULES = {"POSIX": "POSIX", "STDIO": "STDIO", "MPI-IO": "MPIIO", "DFS": "DFS", "DAOS": "DAOS"}
 
 # In a process of its own: a report that is collected while cffi parses waits for cffi's lock for ever.
-_DARSHANS = """
+DARSHANS = """
 import json, sys, warnings
 import darshan
 from darshan.backend.cffi_backend import accumulate_records
@@ -35,65 +35,53 @@ for module in ("POSIX", "STDIO", "MPI-IO", "DFS", "DAOS"):
 print(json.dumps(found))
 """
 
+NAMES = [
+    "",
+    "sample-badost",
+    "imbalanced-io",
+    "mpi-io-test-x86_64-3.4.4",
+    "ior_hdf5_example",
+    "noposixopens",
+    "*ior-DFS*",
+]
 
-def check(path: Path) -> None:
+
+@pytest.mark.parametrize("name", NAMES if PUBLIC.exists() else NAMES[:1])
+def test_the_times_are_darshans(name: str) -> None:
+    (path,) = PUBLIC.glob(f"{name}.darshan") if name else [sample("imagenet").log]
     found = counted_times([(open_log(path), None)])
-    done = subprocess.run([sys.executable, "-c", _DARSHANS, str(path)], capture_output=True, text=True, check=True)
-    darshans = {_MODULES[module]: values for module, values in json.loads(done.stdout).items()}
+    done = subprocess.run([sys.executable, "-c", DARSHANS, str(path)], capture_output=True, text=True, check=True)
+    darshans = {MODULES[module]: values for module, values in json.loads(done.stdout).items()}
     both = found.keys() & darshans.keys()
     assert both
-    for name in both:
-        mine, (slowest_s, moved, mib_s) = found[name], darshans[name]
+    for interface in both:
+        mine, (slowest_s, moved, mib_s) = found[interface], darshans[interface]
         assert mine["slowest_s"] == pytest.approx(slowest_s, rel=1e-9)
         assert mine["bytes_read"] + mine["bytes_written"] == moved
         if mine["slowest_s"]:
             assert moved / mine["slowest_s"] / (1 << 20) == pytest.approx(mib_s, rel=1e-9)
 
 
-def test_the_times_are_darshans() -> None:
-    check(sample("imagenet").log)
-
-
-@pytest.mark.skipif(not _LOGS.exists(), reason="the public logs are not here")
-@pytest.mark.parametrize(
-    "name",
-    ["sample-badost", "imbalanced-io", "mpi-io-test-x86_64-3.4.4", "ior_hdf5_example", "noposixopens", "*ior-DFS*"],
-)
-def test_the_times_of_public_logs_are_darshans(name: str) -> None:
-    (log,) = _LOGS.glob(f"{name}.darshan")
-    check(log)
-
-
-_OF_H5D = {
-    "reads": "H5D_READS",
-    "writes": "H5D_WRITES",
-    "bytes_read": "H5D_BYTES_READ",
-    "bytes_written": "H5D_BYTES_WRITTEN",
-    "read_s": "H5D_F_READ_TIME",
-    "write_s": "H5D_F_WRITE_TIME",
-}
-_OF_DFS = {
-    "reads": "DFS_READS DFS_READXS",
-    "writes": "DFS_WRITES DFS_WRITEXS",
-    "bytes_read": "DFS_BYTES_READ",
+OF_H5D = {
+    "reads": "H5D_READS", "writes": "H5D_WRITES", "bytes_read": "H5D_BYTES_READ", "bytes_written": "H5D_BYTES_WRITTEN",
+    "read_s": "H5D_F_READ_TIME", "write_s": "H5D_F_WRITE_TIME", "metadata_s": "H5F_F_META_TIME H5D_F_META_TIME",
+}  # fmt: skip
+OF_DFS = {
+    "reads": "DFS_READS DFS_READXS", "writes": "DFS_WRITES DFS_WRITEXS", "bytes_read": "DFS_BYTES_READ",
     "metadata_s": "DFS_F_META_TIME",
-}
-_OF_DAOS = {
+}  # fmt: skip
+OF_DAOS = {
     "reads": "DAOS_OBJ_FETCHES DAOS_ARRAY_READS DAOS_KV_GETS",
     "writes": "DAOS_OBJ_UPDATES DAOS_ARRAY_WRITES DAOS_KV_PUTS",
-    "bytes_written": "DAOS_BYTES_WRITTEN",
-    "write_s": "DAOS_F_WRITE_TIME",
-}
-_OF_PNETCDF = {
+    "bytes_written": "DAOS_BYTES_WRITTEN", "write_s": "DAOS_F_WRITE_TIME",
+}  # fmt: skip
+OF_PNETCDF = {
     "reads": "PNETCDF_VAR_INDEP_READS PNETCDF_VAR_COLL_READS PNETCDF_VAR_NB_READS",
     "writes": "PNETCDF_VAR_INDEP_WRITES PNETCDF_VAR_COLL_WRITES PNETCDF_VAR_NB_WRITES",
-    "bytes_read": "PNETCDF_VAR_BYTES_READ",
-    "bytes_written": "PNETCDF_VAR_BYTES_WRITTEN",
-    "read_s": "PNETCDF_VAR_F_READ_TIME",
-    "write_s": "PNETCDF_VAR_F_WRITE_TIME",
-    "metadata_s": "PNETCDF_FILE_F_META_TIME PNETCDF_VAR_F_META_TIME",
-    "wait_s": "PNETCDF_FILE_F_WAIT_TIME",
-}
+    "bytes_read": "PNETCDF_VAR_BYTES_READ", "bytes_written": "PNETCDF_VAR_BYTES_WRITTEN",
+    "read_s": "PNETCDF_VAR_F_READ_TIME", "write_s": "PNETCDF_VAR_F_WRITE_TIME",
+    "metadata_s": "PNETCDF_FILE_F_META_TIME PNETCDF_VAR_F_META_TIME", "wait_s": "PNETCDF_FILE_F_WAIT_TIME",
+}  # fmt: skip
 
 
 def check_sums(log: Path, interface: str, expected: dict[str, str]) -> None:
@@ -112,75 +100,54 @@ def check_sums(log: Path, interface: str, expected: dict[str, str]) -> None:
         assert found[name]
 
 
-@pytest.mark.skipif(not _LOGS.exists(), reason="the public logs are not here")
+@pytest.mark.skipif(not PUBLIC.exists(), reason="the public logs are not here")
 @pytest.mark.parametrize(
     ("name", "interface", "expected"),
     [
-        ("*ior-DFS*", "DFS", _OF_DFS),
-        ("*ior-DFS*", "DAOS", _OF_DAOS),
-        ("*ior-HDF5*", "HDF5", {**_OF_H5D, "metadata_s": "H5F_F_META_TIME H5D_F_META_TIME"}),
-        ("ior_hdf5_example", "HDF5", {**_OF_H5D, "metadata_s": "H5F_F_META_TIME H5D_F_META_TIME"}),
-        ("hdf5_file_opens_only", "HDF5", {"metadata_s": "H5F_F_META_TIME"}),
+        ("*ior-DFS*", "DFS", OF_DFS), ("*ior-DFS*", "DAOS", OF_DAOS), ("*ior-HDF5*", "HDF5", OF_H5D),
+        ("ior_hdf5_example", "HDF5", OF_H5D), ("hdf5_file_opens_only", "HDF5", {"metadata_s": "H5F_F_META_TIME"}),
     ],
-)
+)  # fmt: skip
 def test_the_figures_of_public_logs_are_pydarshans(name: str, interface: str, expected: dict[str, str]) -> None:
-    (log,) = _LOGS.glob(f"{name}.darshan")
+    (log,) = PUBLIC.glob(f"{name}.darshan")
     check_sums(log, interface, expected)
 
 
-def written_log(target: Path, **modules: tuple[int, dict[str, float]]) -> Path:
-    """A log of two ranks with one shared record in each module: its version, and counters without the prefix."""
-    specs = {}
-    for module, (version, counters) in modules.items():
-        row = {"record_id": 7, "rank": -1, **{f"{module}_{name}": value for name, value in counters.items()}}
-        specs[module] = ModuleSpec(version=version, streams=[encode_counters(module, [row], version)])
-    return write_log(target, job=JobSpec(nprocs=2), names={7: b"/a"}, modules=specs)
+def test_what_pnetcdf_counts_and_what_it_does_not(tmp_path: Path) -> None:
+    of_file = {"OPENS": 2, "BYTES_READ": 700, "BYTES_WRITTEN": 900, "F_META_TIME": 0.5, "F_WAIT_TIME": 2.0}
+    of_var = {f"{kind}_{way}S": 1 for kind in ("INDEP", "COLL", "NB") for way in ("READ", "WRITE")}
+    of_var |= {"BYTES_READ": 600, "BYTES_WRITTEN": 800, "F_READ_TIME": 3.0, "F_WRITE_TIME": 4.0, "F_META_TIME": 0.25}
+    of_var |= {"F_SLOWEST_RANK_TIME": 5.0, "SLOWEST_RANK": 1}
 
+    def written(**modules: tuple[int, dict[str, float]]) -> Path:
+        specs = {}
+        for module, (version, counters) in modules.items():
+            row = {"record_id": 7, "rank": -1, **{f"{module}_{name}": value for name, value in counters.items()}}
+            specs[module] = ModuleSpec(version=version, streams=[encode_counters(module, [row], version)])
+        return write_log(tmp_path / "a.darshan", job=JobSpec(nprocs=2), names={7: b"/a"}, modules=specs)
 
-_OF_FILE = {"OPENS": 2, "BYTES_READ": 700, "BYTES_WRITTEN": 900, "F_META_TIME": 0.5, "F_WAIT_TIME": 2.0}
-_OF_VAR = {
-    **{f"{kind}_{way}S": 1 for kind in ("INDEP", "COLL", "NB") for way in ("READ", "WRITE")},
-    **{"BYTES_READ": 600, "BYTES_WRITTEN": 800, "F_READ_TIME": 3.0, "F_WRITE_TIME": 4.0, "F_META_TIME": 0.25},
-    **{"F_SLOWEST_RANK_TIME": 5.0, "SLOWEST_RANK": 1},
-}
-
-
-def test_variables_of_pnetcdf_have_the_bytes_and_the_file_its_time(tmp_path: Path) -> None:
-    log = written_log(tmp_path / "a.darshan", PNETCDF_FILE=(3, _OF_FILE), PNETCDF_VAR=(1, _OF_VAR))
-    check_sums(log, "PNETCDF", _OF_PNETCDF)
+    log = written(PNETCDF_FILE=(3, of_file), PNETCDF_VAR=(1, of_var))  # variables have the bytes and the file its time
+    check_sums(log, "PNETCDF", OF_PNETCDF)
     found = counted_times([(open_log(log), None)])["PNETCDF"]
     assert (found["slowest_s"], found["slowest_rank"]) == (None, None)  # the shared file's time is not told by rank
-
-
-def test_what_a_module_does_not_count_is_not_known(tmp_path: Path) -> None:
-    log = written_log(tmp_path / "a.darshan", PNETCDF_FILE=(3, _OF_FILE))
-    found = counted_times([(open_log(log), None)])["PNETCDF"]
+    found = counted_times([(open_log(written(PNETCDF_FILE=(3, of_file))), None)])["PNETCDF"]
     assert (found["reads"], found["read_s"], found["bytes_read"], found["metadata_s"]) == (None, None, 700, 0.5)
-    old = written_log(tmp_path / "b.darshan", PNETCDF_FILE=(2, {"INDEP_OPENS": 2, "COLL_OPENS": 2}))
+    old = written(PNETCDF_FILE=(2, {"INDEP_OPENS": 2, "COLL_OPENS": 2}))
     assert counted_times([(open_log(old), None)]) == {}
 
 
-def test_an_object_store_is_past_the_trace_once() -> None:
+@pytest.mark.parametrize(("posix_bytes", "left"), [(0, 1010), (10, 1000), (2000, None), (1_000_000, ())])
+def test_an_object_store_is_past_the_trace_once(posix_bytes: int, left: object) -> None:
     store = {name: {"bytes_read": 600, "bytes_written": moved} for name, moved in (("DFS", 400), ("DAOS", 410))}
-    (alone,) = past_trace(store, posix_bytes=0)
-    assert (alone.kind, alone.name, alone.bytes) == ("objects", "DAOS", 1010)
-    (beside,) = past_trace(store, posix_bytes=10)
-    assert beside.bytes == 1000
-    (perhaps,) = past_trace(store, posix_bytes=2000)
-    assert perhaps.bytes is None
-    assert past_trace(store, posix_bytes=1_000_000) == ()
+    found = past_trace(store, posix_bytes=posix_bytes)
+    assert [(each.kind, each.name, each.bytes) for each in found] == ([] if left == () else [("objects", "DAOS", left)])
     assert past_trace({}, posix_bytes=5) == ()
 
 
-def test_what_is_left_out_is_in_no_sum() -> None:
+def test_files_are_left_out_and_the_rank_of_a_process_counts() -> None:
     log = open_log(sample("imagenet").log)
     assert counted_times([(log, None)], list(log.names)) == {}
-
-
-def test_the_rank_of_a_process_counts() -> None:
-    log = open_log(sample("imagenet").log)
-    found = counted_times([(log, 5), (log, 7)])["POSIX"]
-    alone = counted_times([(log, 5)])["POSIX"]
+    found, alone = (counted_times([(log, rank) for rank in ranks])["POSIX"] for ranks in ((5, 7), (5,)))
     assert found["slowest_s"] == alone["slowest_s"]
     assert alone["slowest_rank"] == 5
     assert np.isclose(found["read_s"], 2 * alone["read_s"])

@@ -38,19 +38,13 @@ def taking(log: Path, ns: int) -> None:
 
 
 def test_a_log_took_from_its_end_to_the_last_change_of_its_file(logs: list[Path]) -> None:
-    taking(logs[0], 25 * MS)
-    job = open_job(logs)
-    assert log_writing(job) == [[0, end_ns(logs[0]) - job.start_ns, end_ns(logs[0]) + 25 * MS - job.start_ns]]
-
-
-def test_copies_and_the_end_of_the_job_itself_say_nothing(logs: list[Path]) -> None:
+    """Copies, the end of the job itself, and a file system with another clock say nothing."""
     assert log_writing(open_job(logs)) == []
     taking(logs[-1], 900 * MS)
     assert log_writing(open_job(logs)) == []
-
-
-def test_a_file_system_with_another_clock_says_nothing(logs: list[Path]) -> None:
     taking(logs[0], 25 * MS)
+    job = open_job(logs)
+    assert log_writing(job) == [[0, end_ns(logs[0]) - job.start_ns, end_ns(logs[0]) + 25 * MS - job.start_ns]]
     taking(logs[1], -40 * MS)
     assert log_writing(open_job(logs)) == []
 

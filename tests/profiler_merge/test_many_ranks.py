@@ -1,21 +1,37 @@
-"""A log of many small ranks, which are worked on together: each comes out as from a log of its own."""
+"""A log of many small ranks, which are worked on together: each comes out as from a log of its own, and as one that is
+kept in files and merged in stretches of time."""
 
 import zlib
 
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import encode_dxt
 from tests.log_of_ranks import RANKS, rank_of_log, rows_by_rank, write_ranks
 
 
-def merged(log):
+def merged(log, **options):
     """The rows of each rank, with paths in the place of files, and the number of reads and writes that were rebuilt."""
-    result = merge([log], [], log.with_suffix(".capture"))
+    result = merge([log], [], log.with_suffix(".capture"), MergeOptions(force=True, **options))
+    assert sorted(path.name for path in result.capture.iterdir()) == sorted(
+        ["capture.json", "files.parquet", "index.parquet", "lanes.parquet", "ops", "spans.parquet"]
+    )
     rows = rows_by_rank(open_capture(result.capture))
     return rows, result.as_json()["rebuilt"]["operations"]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_in_files_are_those_in_memory(tmp_path, threads, seed):
+    rng = np.random.default_rng(seed)
+    parts = [rank_of_log(rank, rng, threads=threads, most=60) for rank in range(RANKS)]
+    log, options = (
+        write_ranks(tmp_path / "a.darshan", parts, threads=threads),
+        {"exclude": ("*-0.bin",)} if seed else {},
+    )
+    assert merged(log, **options) == merged(log, memory_rows=20, block_rows=13, **options)
 
 
 @pytest.mark.parametrize("threads", [True, False])

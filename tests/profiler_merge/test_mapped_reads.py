@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.mapped_reads import FAULT_ROW, MAJOR, MAPPING, MINOR, TORCH_MAPPING, MappedReads
@@ -41,24 +42,30 @@ def _reads(*rows: tuple[int, int, int, int], size: int = 0) -> list[tuple[int, i
     ]
 
 
-def test_a_lone_fault_is_a_page_and_a_run_reaches_to_the_end_of_its_last_window() -> None:
-    assert _reads((0, 1, 5, 7), (100, 102, 900, 7)) == [(READ, 5, PAGE, 1), (READ, 900, PAGE, 102)]
-    run = _reads((0, 50, 5, 7), (100, 100, 6, 7), (200, 200, 16, 7))
-    assert run == [(READ, 5, PAGE, 50), (READ, 6, 10 * PAGE, 100), (READ, 16, WINDOW, 200)]
-
-
-def test_a_run_goes_back_to_the_page_that_was_used_before_it() -> None:
-    found = _reads((0, 1, 0, 7), (100, 100, 100, 7), (200, 200, 16, 7), (300, 300, 32, 7), (400, 400, 48, 7))
-    assert found[0] == (READ, 0, PAGE, 1)
-    assert found[2:] == [(READ, 1, 31 * PAGE, 200), (READ, 32, WINDOW, 300), (READ, 48, WINDOW, 400)]
-
-
-def test_faults_in_quick_succession_are_one_read() -> None:
-    assert _reads((0, 0, 0, 7), (4, 4, 16, 7), (8, 8, 32, 7)) == [(READ, 0, 3 * WINDOW, 8)]
-
-
-def test_threads_do_not_continue_each_other() -> None:
-    assert _reads((0, 0, 0, 7), (1, 1, 1, 8)) == [(READ, 0, PAGE, 0), (READ, 1, PAGE, 1)]
+@pytest.mark.parametrize(
+    ("rows", "size", "expected"),
+    [
+        # A lone fault is a page, and a run reaches to the end of its last window.
+        (((0, 1, 5, 7), (100, 102, 900, 7)), 0, [(READ, 5, PAGE, 1), (READ, 900, PAGE, 102)]),
+        (
+            ((0, 50, 5, 7), (100, 100, 6, 7), (200, 200, 16, 7)), 0,
+            [(READ, 5, PAGE, 50), (READ, 6, 10 * PAGE, 100), (READ, 16, WINDOW, 200)],
+        ),
+        # A run goes back to the page that was used before it.
+        (
+            ((0, 1, 0, 7), (100, 100, 100, 7), (200, 200, 16, 7), (300, 300, 32, 7), (400, 400, 48, 7)), 0,
+            [(READ, 0, PAGE, 1), (READ, 100, PAGE, 100), (READ, 1, 31 * PAGE, 200), (READ, 32, WINDOW, 300),
+             (READ, 48, WINDOW, 400)],
+        ),
+        # Faults in quick succession are one read; threads do not continue each other.
+        (((0, 0, 0, 7), (4, 4, 16, 7), (8, 8, 32, 7)), 0, [(READ, 0, 3 * WINDOW, 8)]),
+        (((0, 0, 0, 7), (1, 1, 1, 8)), 0, [(READ, 0, PAGE, 0), (READ, 1, PAGE, 1)]),
+        # No read reaches beyond the file.
+        (((0, 0, 0, 7), (1, 1, 1, 7)), PAGE + 10, [(READ, 0, PAGE + 10, 1)]),
+    ],
+)  # fmt: skip
+def test_faults_become_reads(rows, size, expected) -> None:
+    assert _reads(*rows, size=size) == expected
 
 
 def test_a_mapping_counts_if_it_was_read_and_closes_the_one_before() -> None:
@@ -76,10 +83,6 @@ def test_a_mapping_as_pytorch_makes_it_announces_sequential_reads() -> None:
         (OPEN, -1), (READ, -1), (CLOSE, -1), (OPEN, 1 | 256), (READ, -1),
     ]  # fmt: skip
     assert reads.inferred == {"torch_mappings": 1}
-
-
-def test_no_read_reaches_beyond_the_file() -> None:
-    assert _reads((0, 0, 0, 7), (1, 1, 1, 7), size=PAGE + 10) == [(READ, 0, PAGE + 10, 1)]
 
 
 def test_bytes_that_no_fault_explains_stay_unseen() -> None:

@@ -19,8 +19,7 @@ from dxt_replay.profiler_merge.darshan.counters import COUNTER_MODULES, read_cou
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from dxt_replay.profiler_merge.darshan.log import CONTAINERS, open_log
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.traces.errors import DxtReplayError
-from tests.darshan_oracle import SHARED
+from dxt_replay.traces.errors import DxtReplayError, LogError
 from tests.darshan_writer import (
     MODULE_IDS,
     DxtRecord,
@@ -33,6 +32,8 @@ from tests.darshan_writer import (
     posix_rows,
     write_log,
 )
+from tests.places import recorded
+from tests.profiler_merge.darshan.written import PFL
 
 BOUND_BYTES = 400 << 20
 """More address space than reading any of these logs may take."""
@@ -45,26 +46,16 @@ RECORDS = [
 
 def whole_log(target: Path) -> Path:
     """A log with every module, uncompressed, so that a flipped bit gets past the checksums and into the decoders."""
-    orders = ">"
-    counters = {
-        module: ModuleSpec(version=version, streams=[encode_counters(module, [{"record_id": 1}], version, orders)])
-        for module, version in (("MPI-IO", 3), ("STDIO", 2), ("H5F", 3), ("H5D", 2))
-    }
-    component = (1 << 20, 2, 0, 0, 0, -1, 0, b"pool")
-    dxt = {
-        name: ModuleSpec(version=version, streams=[encode_dxt(RECORDS, name, version, orders)])
-        for name, version in (("DXT_POSIX", 2), ("DXT_MPIIO", 2))
-    }
-    lustre = encode_lustre([LustreSpec(record_id=1, components=[component], ost_ids=[5, 6])], 2, orders)
-    posix = encode_counters("POSIX", posix_rows(RECORDS), 4, orders)
-    modules = {
-        **counters,
-        **dxt,
-        "POSIX": ModuleSpec(version=4, streams=[posix]),
-        "LUSTRE": ModuleSpec(version=2, streams=[lustre]),
-    }
+    versions = {"MPI-IO": 3, "STDIO": 2, "H5F": 3, "H5D": 2}
+    streams = {name: encode_counters(name, [{"record_id": 1}], version, ">") for name, version in versions.items()}
+    for name in DXT_MODULES:
+        versions[name], streams[name] = 2, encode_dxt(RECORDS, name, 2, ">")
+    versions |= {"POSIX": 4, "LUSTRE": 2}
+    streams["POSIX"] = encode_counters("POSIX", posix_rows(RECORDS), 4, ">")
+    streams["LUSTRE"] = encode_lustre([LustreSpec(record_id=1, components=PFL[:1], ost_ids=[5])], 2, ">")
+    modules = {name: ModuleSpec(version=versions[name], streams=[data]) for name, data in streams.items()}
     names = {1: b"/scratch/a", 2: b"/scratch/\xff\n"}
-    return write_log(target, byte_order=orders, compression="none", names=names, modules=modules)
+    return write_log(target, byte_order=">", compression="none", names=names, modules=modules)
 
 
 def dxt_log(target: Path) -> Path:
@@ -73,24 +64,12 @@ def dxt_log(target: Path) -> Path:
     return write_log(target, version="3.00", names={1: b"/a", 2: b"/b"}, modules=modules)
 
 
-def shared(relative: str) -> Callable[[Path], Path]:
-    def copy(target: Path) -> Path:
-        source = SHARED / relative
-        if not source.exists():
-            pytest.skip("the shared logs are not beside the checkout")
-        target.write_bytes(source.read_bytes())
-        return target
-
-    return copy
+def captured(target: Path) -> Path:
+    target.write_bytes(recorded("captures/cosmoflow_threads/job.darshan").read_bytes())
+    return target
 
 
-LOGS = {
-    "every module": whole_log,
-    "old container": dxt_log,
-    "sample-dxt-simple": shared("darshan-logs/sample-dxt-simple.darshan"),
-    "captured": shared("captures/candle/job.darshan"),
-}
-COMPRESSED = ("old container", "sample-dxt-simple", "captured")
+LOGS: dict[str, Callable[[Path], Path]] = {"every module": whole_log, "old container": dxt_log, "captured": captured}
 
 
 @pytest.fixture
@@ -98,7 +77,7 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "job.darshan"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
     """No more address space than BOUND_BYTES beyond what is in use: what needs more fails with a MemoryError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -108,181 +87,132 @@ def bounded_memory() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def read_everything(path: Path) -> str:
-    """A digest of all that the readers give, with the damage that they found before it."""
-    log = open_log(path)
-    digest = hashlib.sha256(repr((log.job, log.job.run_time_s, dict(log.names))).encode())
-    for module in DXT_MODULES:
-        for block in read_dxt(log, module):
-            digest.update(repr((module, block.hostnames)).encode())
-            _add_arrays(digest, block)
-    for module in COUNTER_MODULES:
-        table = read_counters(log, module)
-        if table is not None:
-            digest.update(module.encode())
-            _add_arrays(digest, table)
-            for column in (*table.counters.values(), *table.fcounters.values()):
-                digest.update(column.tobytes())
-    for layout in read_lustre(log):
-        digest.update(repr(layout).encode())
-    # Modules of no interest here are only listed.
-    digest.update(repr([(m.name, m.version, m.partial) for m in log.modules.values()]).encode())
-    found = " ".join(log.damage)
-    assert bool(found) == any(text.startswith(f"{path} is damaged") for text in log.warnings)
-    return f"{found} {digest.hexdigest()}".strip()
-
-
-def _add_arrays(digest: "hashlib._Hash", columns: object) -> None:
-    for column in fields(columns):  # type: ignore[arg-type]
-        value = getattr(columns, column.name)
-        if isinstance(value, np.ndarray):
-            digest.update(value.tobytes())
-
-
 def outcome(path: Path) -> str:
-    """The digest, "damaged" or "error"; anything but one of our errors fails the test."""
+    """A digest of all that the readers give, "damaged" or "error"; what is not one of our errors fails the test."""
     try:
-        *damage, digest = read_everything(path).split()
-        return "damaged" if damage else digest
+        log = open_log(path)
+        digest = hashlib.sha256(repr((log.job, log.job.run_time_s, dict(log.names))).encode())
+        for module in DXT_MODULES:
+            for block in read_dxt(log, module):
+                digest.update(repr((module, block.hostnames)).encode())
+                for column in (getattr(block, each.name) for each in fields(block)):
+                    digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+        for table in filter(None, (read_counters(log, module) for module in COUNTER_MODULES)):
+            for column in (table.ranks, table.record_ids, *table.counters.values(), *table.fcounters.values()):
+                digest.update(column.tobytes())
+        digest.update(repr([*read_lustre(log), *log.modules.values()]).encode())
+        assert bool(log.damage) == any(text.startswith(f"{path} is damaged") for text in log.warnings)
+        return "damaged" if log.damage else digest.hexdigest()
     except DxtReplayError as error:
-        message = str(error)
-    assert str(path) in message, f"it does not say which file: {message}"
-    return "error"
+        return "error" if str(path) in str(error) else f"does not say which file: {error}"
 
 
-def check_truncations(target: Path, step: int) -> None:
-    content = target.read_bytes()
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("step", [97, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_cut_log_does_not_pass_for_a_whole_one(target: Path, name: str, step: int) -> None:
+    content = LOGS[name](target).read_bytes()
     for length in range(0, len(content), step):
         target.write_bytes(content[:length])
         assert outcome(target) in ("error", "damaged"), f"cut to {length} bytes it passes for whole"
 
 
-def check_flips(target: Path, positions: list[int], compressed: bool) -> None:
-    content = target.read_bytes()
-    sound = read_everything(target)
-    head = CONTAINERS[open_log(target).version].header_bytes
-    generator = random.Random(4)
-    for position in positions:
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("most", [60, pytest.param(1 << 20, marks=pytest.mark.slow)])
+def test_a_flipped_bit_and_foreign_bytes_are_noticed_behind_a_checksum(target: Path, name: str, most: int) -> None:
+    content, generator = LOGS[name](target).read_bytes(), random.Random(4)
+    sound, head = outcome(target), CONTAINERS[open_log(target).version].header_bytes
+    for position in sorted(generator.sample(range(len(content)), min(most, len(content)))):
         damaged = bytearray(content)
         damaged[position] ^= 1 << generator.randrange(8)
         target.write_bytes(damaged)
         found = outcome(target)
-        if compressed and position >= head:
-            assert found in (sound, "error", "damaged"), f"a flip at {position} of {len(content)} went unnoticed"
+        assert found in (sound, "error", "damaged") or name == "every module" or position < head
+    middle = (head + len(content)) // 2
+    target.write_bytes(content[:middle] + generator.randbytes(64) + content[middle + 64 :])
+    assert outcome(target) in ("error", "damaged") if name != "every module" else outcome(target) != sound
 
 
-@pytest.mark.usefixtures("bounded_memory")
-@pytest.mark.parametrize("name", LOGS)
-class TestDamage:
-    def test_cut_short(self, target: Path, name: str) -> None:
-        check_truncations(LOGS[name](target), 97)
-
-    @pytest.mark.slow
-    def test_cut_short_at_every_tenth_byte(self, target: Path, name: str) -> None:
-        check_truncations(LOGS[name](target), 10)
-
-    def test_flipped_bits(self, target: Path, name: str) -> None:
-        size = LOGS[name](target).stat().st_size
-        check_flips(target, sorted(random.Random(1).sample(range(size), 60)), name in COMPRESSED)
-
-    @pytest.mark.slow
-    def test_flipped_bits_everywhere(self, target: Path, name: str) -> None:
-        size = LOGS[name](target).stat().st_size
-        check_flips(target, list(range(size)), name in COMPRESSED)
-
-    def test_bytes_of_another_log_in_the_middle(self, target: Path, name: str) -> None:
-        content = bytearray(LOGS[name](target).read_bytes())
-        sound = read_everything(target)
-        middle = (CONTAINERS[open_log(target).version].header_bytes + len(content)) // 2
-        content[middle : middle + 64] = random.Random(2).randbytes(64)
+def test_what_is_no_log_at_all(target: Path) -> None:
+    generator = random.Random(3)
+    for content in (b"", b"\0" * 5000, b"\x89PNG\r\n\x1a\n" + generator.randbytes(5000), generator.randbytes(3000)):
         target.write_bytes(content)
-        found = outcome(target)
-        assert found in ("error", "damaged") if name in COMPRESSED else found != sound
-
-
-@pytest.mark.usefixtures("bounded_memory")
-class TestLies:
-    def test_no_log_at_all(self, target: Path) -> None:
-        generator = random.Random(3)
-        contents = [b"", b"\0" * 5000, b"\x89PNG\r\n\x1a\n" + generator.randbytes(5000)]
-        for content in (*contents, *(generator.randbytes(3000) for _ in range(20))):
-            target.write_bytes(content)
-            assert outcome(target) == "error"
-        target.unlink()
         assert outcome(target) == "error"
-        target.mkdir()
-        assert outcome(target) == "error"
-
-    @pytest.mark.parametrize("version", CONTAINERS)
-    @pytest.mark.parametrize("byte_order", ["<", ">"])
-    def test_random_header_behind_a_right_start(self, target: Path, version: str, byte_order: str) -> None:
-        generator = random.Random(5)
-        for compression in (0, 1, 2):
-            for _ in range(10):
-                start = struct.pack(byte_order + "8sqB", version.encode(), 6567223, compression)
+    for version in CONTAINERS:
+        for order in "<>":
+            for number in range(30):
+                start = struct.pack(order + "8sqB", version.encode(), 6567223, number % 3)
                 target.write_bytes(start + generator.randbytes(3000))
-                outcome(target)
-
-    @pytest.mark.parametrize("module", ["POSIX", "DXT_POSIX", "LUSTRE"])
-    def test_a_bomb(self, target: Path, module: str) -> None:
-        """Ten kilobytes that would be ten megabytes of zeros."""
-        bomb = zlib.compress(bytes(10 << 20), 9)
-        target_size = len(bomb)
-        write_log(target, modules={module: ModuleSpec(version=1, streams=[b""])})
-        content = bytearray(target.read_bytes())
-        struct.pack_into("<QQ", content, 48 + 16 * MODULE_IDS[module], len(content), target_size)
-        target.write_bytes(bytes(content) + bomb)
-        assert outcome(target) in ("error", "damaged")
-
-    def test_a_bomb_of_names(self, target: Path) -> None:
-        write_log(target, names={1: b"a" * (100 << 20)})
-        assert outcome(target) == "damaged"
-        assert not open_log(target).names
-
-    @pytest.mark.parametrize("module", MODULE_IDS)
-    def test_garbage_in_any_module(self, target: Path, module: str) -> None:
-        generator = random.Random(6)
-        for version in (1, 2):
-            for size in (1, 48, 104, 3000):
-                data = generator.randbytes(size)
-                write_log(target, modules={module: ModuleSpec(version=version, streams=[data])})
-                outcome(target)
+                assert not outcome(target).startswith("does not say")
 
 
-def cut_log(path: Path, module: str, bytes_cut: int) -> Path:
-    """A log of one process whose module ends before its last record does; the compressed stream itself is whole."""
+@pytest.mark.parametrize("module", ["POSIX", "DXT_POSIX", "LUSTRE"])
+def test_a_bomb(target: Path, module: str) -> None:
+    """Ten kilobytes that would be ten megabytes of zeros; and names that would take all memory."""
+    bomb = zlib.compress(bytes(10 << 20), 9)
+    write_log(target, modules={module: ModuleSpec(version=1, streams=[b""])})
+    content = bytearray(target.read_bytes())
+    struct.pack_into("<QQ", content, 48 + 16 * MODULE_IDS[module], len(content), len(bomb))
+    target.write_bytes(bytes(content) + bomb)
+    assert outcome(target) in ("error", "damaged")
+    write_log(target, names={1: b"a" * (100 << 20)})
+    assert outcome(target) == "damaged"
+    assert not open_log(target).names
+
+
+@pytest.mark.parametrize("module", MODULE_IDS)
+def test_garbage_in_any_module(target: Path, module: str) -> None:
+    generator = random.Random(6)
+    for version in (1, 2):
+        for size in (1, 48, 104, 3000):
+            outcome(
+                write_log(target, modules={module: ModuleSpec(version=version, streams=[generator.randbytes(size)])})
+            )
+
+
+def job_log(target: Path, posix: list[dict[str, int]], dxt: list[DxtRecord], **cut: int) -> Path:
+    """A log of one process. `cut`: bytes that are missing at the end of a module; its stream itself is whole."""
     streams = {
-        "DXT_POSIX": encode_dxt(RECORDS),
-        "POSIX": encode_counters("POSIX", posix_rows(RECORDS), 4),
+        "POSIX": encode_counters("POSIX", posix, 4),
         "STDIO": encode_counters("STDIO", [{"record_id": 1, "STDIO_OPENS": 1}, {"record_id": 2}], 2),
+        "DXT_POSIX": encode_dxt(dxt),
+        "MDHIM": bytes(64),
     }
-    streams[module] = streams[module][:-bytes_cut]
-    versions = {"DXT_POSIX": 1, "POSIX": 4, "STDIO": 2}
-    modules = {name: ModuleSpec(version=versions[name], streams=[data]) for name, data in streams.items()}
-    return write_log(path, names={1: b"/a", 2: b"/b"}, modules=modules, job=JobSpec(nprocs=1))
+    versions = {"POSIX": 4, "STDIO": 2, "DXT_POSIX": 1, "MDHIM": 1}
+    modules = {
+        name: ModuleSpec(version=versions[name], streams=[data[: len(data) - cut.get(name, 0)]])
+        for name, data in streams.items()
+    }
+    return write_log(target, names={1: b"/a", 2: b"/b"}, modules=modules, job=JobSpec(nprocs=1))
 
 
-class TestTheLastRecordEndsEarly:
-    @pytest.mark.parametrize(("module", "bytes_cut"), [("DXT_POSIX", 1), ("DXT_POSIX", 40), ("POSIX", 8), ("STDIO", 1)])
-    def test_it_is_damage_that_the_capture_reports(self, target: Path, module: str, bytes_cut: int) -> None:
-        path = cut_log(target, module, bytes_cut)
-        capture = target.with_suffix(".capture")
-        made = merge([path], [], capture)
-        assert made.operations >= len(RECORDS[0].reads)
-        (warning,) = [text for text in made.info.warnings if "ends inside" in text]
-        assert warning.startswith("job.darshan is damaged, and the capture lacks what follows the damage: ")
-        assert f"{module} ends inside" in warning
-        share = made.info.coverage.bytes
-        assert share is None if module != "DXT_POSIX" else share is not None
+@pytest.mark.parametrize(("module", "cut"), [("DXT_POSIX", 1), ("DXT_POSIX", 40), ("POSIX", 8), ("STDIO", 1)])
+def test_a_capture_reports_what_it_lacks(target: Path, module: str, cut: int) -> None:
+    made = merge([job_log(target, posix_rows(RECORDS), RECORDS, **{module: cut})], [], target.with_suffix(".capture"))
+    assert made.operations >= len(RECORDS[0].reads)
+    (warning,) = [text for text in made.info.warnings if "ends inside" in text]
+    assert warning.startswith("job.darshan is damaged, and the capture lacks what follows the damage: ")
+    assert f"{module} ends inside" in warning
+    assert (made.info.coverage.bytes is None) == (module != "DXT_POSIX")
+    assert any("does not read these modules" in text and "MDHIM (" in text for text in made.info.warnings)
 
-    def test_a_count_beyond_all_jobs_is_damage(self, target: Path) -> None:
-        """Two of them add up to more than 64 bits hold."""
-        rows = [{"record_id": 1, "POSIX_OPENS": 1, "POSIX_BYTES_READ": (1 << 63) - 5, "POSIX_READS": 1}] * 2
-        rows.append({"record_id": 2, "POSIX_OPENS": 1})
-        posix = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
-        write_log(target, names={1: b"/a", 2: b"/b"}, modules={"POSIX": posix}, job=JobSpec(nprocs=1))
-        capture = target.with_suffix(".capture")
-        made = merge([target], [], capture)
-        assert made.files == 0
-        problem = f"POSIX record 0 has an impossible POSIX_BYTES_READ for /a ({(1 << 63) - 5})"
-        assert any(f"{problem} (missing: 3 records)" in warning for warning in made.info.warnings)
+
+@pytest.mark.parametrize(
+    ("reads", "counted", "said"),
+    [
+        ([[(0, 1 << 50, 1.0, 2.0), (0, 10, 3.0, 2.0)]], [20], "damaged beyond use"),
+        # Rubbish of one file is not hidden by the size of another.
+        (
+            [[(0, 1 << 30, 1.0, 2.0)], [(0, 5000, 1.0, 2.0), (0, 10, 3.0, 2.0)]],
+            [1 << 30, 50],
+            "trace holds 100 times what its counters saw of /b;",
+        ),
+    ],
+)
+def test_what_is_left_of_a_damaged_trace_must_agree_with_the_counters(
+    target: Path, reads: list[list[tuple[float, ...]]], counted: list[int], said: str
+) -> None:
+    dxt = [DxtRecord(record_id=1 + n, reads=each) for n, each in enumerate(reads)]
+    posix = [{"record_id": 1 + n, "POSIX_READS": 2, "POSIX_BYTES_READ": each} for n, each in enumerate(counted)]
+    with pytest.raises(LogError, match=said):
+        merge([job_log(target, posix, dxt)], [], target.with_suffix(".capture"))
+    assert not target.with_suffix(".capture").exists()

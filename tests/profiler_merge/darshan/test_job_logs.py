@@ -13,59 +13,157 @@ from tests.places import CAPTURES, SHARED
 PUBLIC = SHARED / "darshan-logs"
 WORKFLOW = sorted((PUBLIC / "nonmpi_workflow").glob("*.darshan"))
 TORCH = sorted(PUBLIC.glob("snyder_python3*.darshan"))
+SPAWNED = b"python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"
+TORCHRUN = b"python -m torch.distributed.run --nproc-per-node 2 train.py --epochs 3"
 
 
-def process_log(
-    folder, pid, *, start_s=1000, run_s=60, exe=b"python train.py", parent=None, jobid=7, nprocs=1, host=b"n"
-):
-    """The log of one process without MPI, with one read of its own."""
+def process_log(folder, pid, *, at=1000, run_s=60, exe=b"python train.py", parent=None, jobid=7, nprocs=1, host=b"n",
+                reads=True, posix=(), stdio=()):  # fmt: skip
+    """The log of one process without MPI, with one read of its own, or these counters."""
     metadata = b"lib_ver=3.5.0\n" + (b"fork_parent=%d\n" % parent if parent else b"")
-    job = JobSpec(nprocs=nprocs, jobid=jobid, start_s=start_s, end_s=start_s + run_s, exe=exe, metadata=metadata)
+    job = JobSpec(nprocs=nprocs, jobid=jobid, start_s=at, end_s=at + run_s, exe=exe, metadata=metadata)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"user_python_id{jobid}-{pid}_1-1-1-1_1.darshan"
-    write_dxt_log(
-        path,
-        [DxtRecord(record_id=pid, reads=[(0, 100, 1.0, 1.5)], hostname=host)],
-        names={pid: b"/data/%d" % pid},
-        job=job,
-    )
-    return path
+    modules = {
+        module: ModuleSpec(version=version, streams=[encode_counters(module, rows, version)])
+        for module, version, rows in (("POSIX", 4, posix), ("STDIO", 2, stdio))
+        if rows
+    }
+    names = {1: b"<STDOUT>", 2: b"/data/list", pid: b"/data/%d" % pid}
+    if not reads:
+        return write_log(path, job=job, names=names, modules=modules)
+    record = DxtRecord(record_id=pid, reads=[(0, 100, 1.0, 1.5)], hostname=host)
+    return write_dxt_log(path, [record], names=names, job=job, extra_modules=modules)
+
+
+def program(pid, exe, *, at=1000, moved=0):
+    """A program that wrote its standard output, and read `moved` bytes of a file through a C stream."""
+    rows = [{"record_id": 1, "STDIO_WRITES": 3, "STDIO_BYTES_WRITTEN": 30}, {"record_id": 2, "STDIO_OPENS": 1}]
+    rows[1] |= {"STDIO_READS": 1, "STDIO_BYTES_READ": moved} if moved else {}
+    return {"pid": pid, "exe": exe, "at": at, "run_s": 1, "reads": False, "stdio": rows}
 
 
 def roles(job):
-    return {
-        (process.log.path.name.split("-")[1].split("_")[0], process.rank, process.worker) for process in job.processes
-    }
+    return {(int(each.log.path.name.split("-")[1].split("_")[0]), each.rank, each.worker) for each in job.processes}
 
 
-def test_workers_belong_to_the_rank_that_forked_them_and_junk_is_left_out(tmp_path):
-    logs = [
-        process_log(tmp_path, 20, start_s=1001),
-        process_log(tmp_path, 10, start_s=1000),
-        process_log(tmp_path, 12, start_s=1005, parent=10),
-        process_log(tmp_path, 21, start_s=1006, parent=20),
-        process_log(tmp_path, 11, start_s=1004, parent=10),
-        process_log(tmp_path, 99, exe=b"/usr/bin/uname -p"),
-        process_log(tmp_path, 98, exe=b"python -c from multiprocessing.resource_tracker import main;main(3)"),
-    ]
-    job = open_job(logs)
-    assert roles(job) == {("10", 0, 0), ("20", 1, 0), ("11", 0, 1), ("12", 0, 2), ("21", 1, 1)}
-    assert job.nprocs == 2
-    assert "-99_" in job.warnings[0]
-    assert "-98_" in job.warnings[0]
+JOBS = {
+    "workers belong to the rank that forked them, and junk is left out": (
+        [
+            {"pid": 20, "at": 1001}, {"pid": 10}, {"pid": 12, "at": 1005, "parent": 10},
+            {"pid": 21, "at": 1006, "parent": 20}, {"pid": 11, "at": 1004, "parent": 10},
+            {"pid": 99, "exe": b"/usr/bin/uname -p"},
+            {"pid": 98, "exe": b"python -c from multiprocessing.resource_tracker import main;main(3)"},
+        ],
+        {(10, 0, 0), (20, 1, 0), (11, 0, 1), (12, 0, 2), (21, 1, 1)},
+        ["-99_", "-98_"],
+    ),
+    # Darshan starts in a worker at its first operation.
+    "workers are numbered as they were forked": (
+        [{"pid": 10}, *({"pid": 10 + n, "at": at, "parent": 10} for n, at in ((1, 1005), (2, 1003), (3, 1004)))],
+        {(10, 0, 0), (11, 0, 1), (12, 0, 2), (13, 0, 3)},
+        [],
+    ),
+    # Process ids begin anew at 300 after the largest one.
+    "also where process ids begin anew": (
+        [{"pid": 4_194_303}, *({"pid": 300 + n, "at": 1005 - n, "parent": 4_194_303} for n in range(3))],
+        {(4_194_303, 0, 0), (300, 0, 1), (301, 0, 2), (302, 0, 3)},
+        [],
+    ),
+    "a worker may have forked itself": (
+        [{"pid": 10}, {"pid": 20}, {"pid": 21, "at": 1001, "parent": 20}, {"pid": 22, "at": 1002, "parent": 21}],
+        {(10, 0, 0), (20, 1, 0), (21, 1, 1), (22, 1, 2)},
+        [],
+    ),
+    # Each has its own pid as job id, and no two epochs overlap.
+    "workers spawned anew each epoch are of the process that ran then": (
+        [
+            {"pid": 10, "jobid": 10, "run_s": 100},
+            *({"pid": 30 + n, "jobid": 30 + n, "at": 1010 + 20 * n, "run_s": 10, "exe": SPAWNED} for n in range(3)),
+        ],
+        {(10, 0, 0), (30, 0, 1), (31, 0, 2), (32, 0, 3)},
+        [],
+    ),
+    "spawned workers find their rank by host": (
+        [
+            *({"pid": pid, "host": host} for pid, host in ((10, b"node1"), (20, b"node2"))),
+            *(
+                {"pid": pid, "jobid": pid, "at": 1010, "run_s": 5, "exe": SPAWNED, "host": host}
+                for pid, host in ((31, b"node2"), (32, b"node1"))
+            ),
+        ],
+        {(10, 0, 0), (20, 1, 0), (31, 1, 1), (32, 0, 1)},
+        [],
+    ),
+    "ranks without a job id are joined by their command": (
+        [{"pid": pid, "jobid": pid, "at": 990 + pid, "exe": b"python t.py --local_rank=%d" % pid} for pid in (10, 20)],
+        {(10, 0, 0), (20, 1, 0)},
+        [],
+    ),
+    # torchrun starts first and ends last; its command line names the program of the ranks.
+    "the launcher of the ranks is not a rank": (
+        [
+            {"pid": 5, "at": 990, "run_s": 100, "exe": TORCHRUN},
+            *({"pid": pid, "exe": b"python -u train.py --epochs 3"} for pid in (10, 20)),
+            {"pid": 21, "at": 1005, "run_s": 9, "parent": 20},
+        ],
+        {(10, 0, 0), (20, 1, 0), (21, 1, 1)},
+        ["launcher of the ranks are left out: user_python_id7-5_"],
+    ),
+    "programs that touch no file are no ranks": (
+        [program(2, b"readlink -f run.sh"), program(3, b"dirname /a"), program(4, b"sleep 1"), {"pid": 20}],
+        {(20, 0, 0)},
+        ["logs of 3 processes without I/O", "readlink, dirname, sleep"],
+    ),
+    "a rank without data beside others is a rank": (
+        [{"pid": 10}, program(20, b"python train.py", at=1001)],
+        {(10, 0, 0), (20, 1, 0)},
+        [],
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("first", [10, 4_194_302])
-def test_workers_are_numbered_as_they_were_forked(tmp_path, first):
-    """Darshan starts in a worker at its first operation; process ids begin anew at 300 after the largest one."""
-    pids = [pid if pid < 4_194_304 else pid - 4_194_304 + 300 for pid in range(first, first + 4)]
-    starts = zip(pids, (1000, 1005, 1003, 1004), (None, first, first, first), strict=True)
-    job = open_job([process_log(tmp_path, pid, start_s=start, parent=parent) for pid, start, parent in starts])
-    assert roles(job) == {(str(pid), 0, worker) for worker, pid in enumerate(pids)}
+@pytest.mark.parametrize("name", JOBS)
+def test_processes_have_their_ranks(tmp_path, name):
+    logs, expected, said = JOBS[name]
+    job = open_job([process_log(tmp_path, **each) for each in logs])
+    assert roles(job) == expected
+    assert job.nprocs == 1 + max(rank for _, rank, _ in expected)
+    assert all(any(text in warning for warning in job.warnings) for text in said)
+
+
+REFUSED = {
+    "of 2 jobs": [{"pid": 10, "jobid": 1}, {"pid": 20, "jobid": 2, "at": 5000}],
+    "of 2 jobs: merge one at a time": [{"pid": n, "jobid": n, "exe": b"./app_write %d" % n} for n in (5, 6)],
+    # A job script that runs the training twice: these are no two ranks.
+    "the 2 logs are of 2 jobs": [{"pid": 10}, {"pid": 20, "at": 1100}],
+    "helper processes": [{"pid": 1, "exe": b"uname -p"}, {"pid": 2, "exe": b"uname -p"}],
+    "give the log of the process that forked them": [{"pid": 6, "parent": 5}, {"pid": 7, "parent": 5}],
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_is_not_one_job_is_refused(tmp_path, said):
+    with pytest.raises(LogError, match=said):
+        open_job([process_log(tmp_path, **each) for each in REFUSED[said]])
+
+
+def test_the_jobs_of_a_folder_are_listed_with_their_commands(tmp_path):
+    folder = tmp_path / "my logs"
+    process_log(folder, 9, jobid=9, nprocs=4, exe=b"./solver")
+    process_log(folder, 60, jobid=60, at=1005, exe=b"./other -a b")
+    for pid in (10, 11, 12, 13, 14):
+        process_log(folder, pid, parent=10 if pid > 10 else None)
+    with pytest.raises(LogError, match="7 logs are of 3 jobs") as caught:
+        open_job(find_logs(folder))
+    text = str(caught.value)
+    assert "4 processes: ./solver" in text
+    assert f"dxt-replay merge '{folder}'/*_id7-*.darshan -o train-7.capture" in text
+    assert f"dxt-replay merge '{folder}/user_python_id60-60_1-1-1-1_1.darshan' -o other-60.capture" in text
 
 
 def test_workers_have_lanes_of_their_own_on_the_clock_of_the_job(tmp_path):
-    logs = [process_log(tmp_path, 10), process_log(tmp_path, 11, start_s=1003, parent=10)]
-    merge(logs, [], tmp_path / "c.capture")
+    merge([process_log(tmp_path, 10), process_log(tmp_path, 11, at=1003, parent=10)], [], tmp_path / "c.capture")
     capture = open_capture(tmp_path / "c.capture")
     rows = [row for batch in capture.operations() for row in batch.to_pylist()]
     reads = [row for row in rows if row["origin"] == "traced"]
@@ -75,153 +173,27 @@ def test_workers_have_lanes_of_their_own_on_the_clock_of_the_job(tmp_path):
     assert [(row["lane"], row["op"]) for row in rows] == [(i, op) for i in (0, 1) for op in ("open", "read", "close")]
 
 
-def test_a_spawned_worker_of_one_rank_is_its_own(tmp_path):
-    spawned = b"python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"
-    job = open_job([process_log(tmp_path, 10), process_log(tmp_path, 31, start_s=1009, exe=spawned, jobid=31)])
-    assert roles(job) == {("10", 0, 0), ("31", 0, 1)}
-
-
-def test_logs_of_jobs_that_followed_each_other_are_refused(tmp_path):
-    logs = [process_log(tmp_path, 10, jobid=1), process_log(tmp_path, 20, jobid=2, start_s=5000)]
-    with pytest.raises(LogError, match="of 2 jobs"):
-        open_job(logs)
-
-
-SPAWNED = b"python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"
-
-
-def test_workers_spawned_anew_each_epoch_are_of_the_process_that_ran_then(tmp_path):
-    """Each has its own pid as job id, and no two epochs overlap."""
-    logs = [process_log(tmp_path, 10, jobid=10, run_s=100)]
-    logs += [
-        process_log(tmp_path, 30 + epoch, jobid=30 + epoch, start_s=1010 + 20 * epoch, run_s=10, exe=SPAWNED)
-        for epoch in range(3)
-    ]
-    assert roles(open_job(logs)) == {("10", 0, 0), ("30", 0, 1), ("31", 0, 2), ("32", 0, 3)}
-
-
-def test_spawned_workers_find_their_rank_by_host(tmp_path):
-    logs = [process_log(tmp_path, pid, host=host) for pid, host in ((10, b"node1"), (20, b"node2"))]
-    logs += [
-        process_log(tmp_path, pid, jobid=pid, start_s=1010, run_s=5, exe=SPAWNED, host=host)
-        for pid, host in ((31, b"node2"), (32, b"node1"))
-    ]
-    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0), ("31", 1, 1), ("32", 0, 1)}
-
-
-def test_unrelated_jobs_that_overlap_are_refused_and_listed(tmp_path):
-    logs = [process_log(tmp_path, 50, jobid=50), process_log(tmp_path, 60, jobid=60, start_s=1005, exe=b"./other -a b")]
-    with pytest.raises(LogError, match="of 2 jobs") as caught:
-        open_job(logs)
-    text = str(caught.value)
-    assert "python train.py" in text
-    assert "./other -a b" in text
-    assert f"dxt-replay merge {logs[0]} -o train-50.capture" in text
-    assert f"dxt-replay merge {logs[1]} -o other-60.capture" in text
-
-
-def test_jobs_of_one_program_with_other_arguments_are_refused(tmp_path):
-    logs = [process_log(tmp_path, pid, jobid=pid, exe=b"./app_write " + name) for pid, name in ((5, b"A"), (6, b"B"))]
-    with pytest.raises(LogError, match="of 2 jobs"):
-        open_job(logs)
-
-
 def test_logs_in_folders_of_ranks_are_of_these_ranks(tmp_path):
     """As `record` lays them: also in dated folders, and workers whose logs do not say who started them."""
-    places = {pid: tmp_path / f"rank{rank}" for pid, rank in ((10, 2), (11, 2), (20, 0), (21, 0), (30, 1))}
-    places[21] = tmp_path / "rank0" / "2026" / "1" / "31"
-    for place in places.values():
-        place.mkdir(parents=True, exist_ok=True)
-    spawned = b"python -c from multiprocessing.spawn import spawn_main"
+    places = {10: "rank2", 11: "rank2", 20: "rank0", 21: "rank0/2026/1/31", 30: "rank1"}
+    more = {11: {"exe": SPAWNED}, 21: {"parent": 20}}
     logs = [
-        process_log(places[10], 10, start_s=1000),
-        process_log(places[11], 11, start_s=1001, exe=spawned),
-        process_log(places[20], 20, start_s=1002),
-        process_log(places[21], 21, start_s=1003, parent=20),
-        process_log(places[30], 30, start_s=1004),
+        process_log(tmp_path / place, pid, at=1000 + n, **more.get(pid, {}))
+        for n, (pid, place) in enumerate(places.items())
     ]
     job = open_job(logs)
-    assert roles(job) == {("20", 0, 0), ("21", 0, 1), ("30", 1, 0), ("10", 2, 0), ("11", 2, 1)}
+    assert roles(job) == {(20, 0, 0), (21, 0, 1), (30, 1, 0), (10, 2, 0), (11, 2, 1)}
     assert job.warnings == ()
     without = open_job(logs[:4])
-    assert roles(without) == roles(job) - {("30", 1, 0)}
+    assert roles(without) == roles(job) - {(30, 1, 0)}
     assert without.warnings == ("these ranks have no log, so their I/O is not in the capture: 1",)
+    # torchrun under srun: the folder is that of a node.
+    nodes = [process_log(tmp_path / f"node/rank{pid // 20}", pid, at=1000 + pid) for pid in (10, 11, 20, 21)]
+    assert roles(open_job(nodes)) == {(10, 0, 0), (11, 1, 0), (20, 2, 0), (21, 3, 0)}
 
 
-def test_a_folder_with_several_ranks_is_not_a_ranks_own(tmp_path):
-    """torchrun under srun: the folder is that of a node."""
-    logs = []
-    for node, pids in ((0, (10, 11)), (1, (20, 21))):
-        place = tmp_path / f"rank{node}"
-        place.mkdir()
-        logs += [process_log(place, pid, start_s=1000 + pid) for pid in pids]
-    assert roles(open_job(logs)) == {("10", 0, 0), ("11", 1, 0), ("20", 2, 0), ("21", 3, 0)}
-
-
-def test_two_runs_under_one_job_id_are_refused(tmp_path):
-    """A job script that runs the training twice: these are no two ranks."""
-    with pytest.raises(LogError, match="of 2 jobs"):
-        open_job([process_log(tmp_path, 10), process_log(tmp_path, 20, start_s=1100)])
-
-
-def test_ranks_without_a_job_id_are_joined_by_their_command(tmp_path):
-    logs = [
-        process_log(tmp_path, pid, jobid=pid, start_s=1000 + rank, exe=b"python train.py --local_rank=%d" % rank)
-        for rank, pid in enumerate((10, 20))
-    ]
-    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0)}
-
-
-def test_a_folder_with_an_mpi_job_among_others_lists_them_all(tmp_path):
-    folder = tmp_path / "my logs"
-    folder.mkdir()
-    process_log(folder, 9, jobid=9, nprocs=4, exe=b"./solver")
-    for pid in (10, 11, 12, 13, 14):
-        process_log(folder, pid, parent=10 if pid > 10 else None)
-    with pytest.raises(LogError, match="6 logs are of 2 jobs") as caught:
-        open_job(find_logs(folder))
-    assert "4 processes: ./solver" in str(caught.value)
-    assert f"dxt-replay merge '{folder}'/*_id7-*.darshan -o train-7.capture" in str(caught.value)
-
-
-def test_the_launcher_of_the_ranks_is_not_a_rank(tmp_path):
-    """torchrun starts first and ends last; its command line names the program of the ranks."""
-    torchrun = b"python -m torch.distributed.run --nproc-per-node 2 train.py --epochs 3"
-    logs = [process_log(tmp_path, 5, start_s=990, run_s=100, exe=torchrun)]
-    logs += [process_log(tmp_path, pid, exe=b"python -u train.py --epochs 3") for pid in (10, 20)]
-    logs.append(process_log(tmp_path, 21, start_s=1005, run_s=9, parent=20))
-    job = open_job(logs)
-    assert roles(job) == {("10", 0, 0), ("20", 1, 0), ("21", 1, 1)}
-    assert any("launcher" in warning and "-5_" in warning for warning in job.warnings)
-
-
-def test_a_child_of_a_worker_is_under_the_rank_of_the_worker(tmp_path):
-    logs = [process_log(tmp_path, 10), process_log(tmp_path, 20)]
-    logs += [process_log(tmp_path, 21, start_s=1001, parent=20), process_log(tmp_path, 22, start_s=1002, parent=21)]
-    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0), ("21", 1, 1), ("22", 1, 2)}
-
-
-def test_a_log_given_twice_is_refused(tmp_path):
-    log = process_log(tmp_path, 10)
-    with pytest.raises(LogError, match="twice"):
-        open_job([log, tmp_path / "." / log.name])
-
-
-def test_junk_alone_is_refused(tmp_path):
-    with pytest.raises(LogError, match="helper processes"):
-        open_job([process_log(tmp_path, pid, exe=b"uname -p") for pid in (1, 2)])
-
-
-def test_the_log_of_a_helper_alone_is_said_to_be_one(tmp_path):
-    (text,) = open_job([process_log(tmp_path, 1, exe=b"uname -p ")]).warnings
-    assert "(uname -p)" in text
-    assert "DARSHAN_LOGFILE" in text
-    assert open_job([process_log(tmp_path, 2)]).warnings == ()
-
-
-def test_a_folder_stands_for_the_logs_below_it(tmp_path):
+def test_a_folder_stands_for_the_logs_below_it_and_a_log_counts_once(tmp_path):
     day = tmp_path / "2026" / "11" / "21"
-    day.mkdir(parents=True)
     logs = [process_log(day, 12), process_log(day, 10), process_log(tmp_path, 11)]
     (tmp_path / "notes.txt").touch()
     assert find_logs(tmp_path) == sorted(logs)
@@ -230,159 +202,97 @@ def test_a_folder_stands_for_the_logs_below_it(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(LogError, match="holds no"):
         find_logs(tmp_path / "empty")
-
-
-def test_a_worker_without_its_parent_is_told(tmp_path):
-    with pytest.raises(LogError, match="give the log of the process that forked them"):
-        open_job([process_log(tmp_path, pid, parent=5) for pid in (6, 7)])
+    with pytest.raises(LogError, match="twice"):
+        open_job([logs[0], day / "." / logs[0].name])
+    (text,) = open_job([process_log(tmp_path, 1, exe=b"uname -p ")]).warnings
+    assert "(uname -p)" in text
+    assert "DARSHAN_LOGFILE" in text
 
 
 @pytest.mark.skipif(not WORKFLOW, reason="the public logs are not beside the checkout")
-def test_a_real_workflow_of_forked_workers(tmp_path):
-    merged = merge(WORKFLOW, [], tmp_path / "c.capture")
-    capture = open_capture(tmp_path / "c.capture")
-    assert capture.ranks == (0,)
-    assert capture.operation_count() == merged.operations + merged.reconstructed
-    assert merged.operations > 100_000
-    assert sum("incomplete" in warning for warning in capture.info.warnings) == 3
-    assert capture.info.coverage.operations < 1
-    assert any("partial" in warning for warning in capture.info.warnings)
-
-
-@pytest.mark.skipif(not TORCH, reason="the public logs are not beside the checkout")
-def test_a_real_torch_job_with_spawned_workers():
-    job = open_job(TORCH)
+def test_real_jobs(tmp_path):
+    made = merge(WORKFLOW, [], tmp_path / "c.capture")
+    assert made.info.ranks == (0,)
+    assert made.operations > 100_000
+    assert sum("incomplete" in warning for warning in made.info.warnings) == 3
+    assert made.info.coverage.operations < 1
+    assert any("partial" in warning for warning in made.info.warnings)
+    job = open_job(TORCH)  # with spawned workers
     assert [(process.rank, process.worker) for process in job.processes[:3]] == [(0, 0), (1, 0), (2, 0)]
     assert job.nprocs == 3
     assert any("which rank started which of 13 worker processes is not known" in warning for warning in job.warnings)
-
-
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not beside the checkout")
-def test_the_real_torchrun_job_has_two_ranks_with_two_workers_each():
-    job = open_job(find_logs(CAPTURES / "torch_shards" / "logs"))
-    assert [(process.rank, process.worker) for process in job.processes] == [
-        (0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (1, 2),
-    ]  # fmt: skip
-
-
-@pytest.mark.skipif(not TORCH, reason="the public logs are not beside the checkout")
-def test_the_public_logs_together_are_listed_job_by_job():
-    logs = sorted(PUBLIC.glob("pq_app*.darshan")) + TORCH
     with pytest.raises(LogError, match="21 logs are of 6 jobs") as caught:
-        open_job(logs)
+        open_job(sorted(PUBLIC.glob("pq_app*.darshan")) + TORCH)
     assert f"dxt-replay merge {PUBLIC}/*_id3116902-*.darshan" in str(caught.value)
+    torchrun = open_job(find_logs(CAPTURES / "torch_shards" / "logs"))
+    assert [(each.rank, each.worker) for each in torchrun.processes] == [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (1, 2)]
 
 
-def stream_log(folder, pid, *, exe, start_s=1000, jobid=7, moved=0):
-    """The log of a program that wrote its standard output, and `moved` bytes of a file through a C stream."""
-    rows = [{"record_id": 1, "STDIO_WRITES": 3, "STDIO_BYTES_WRITTEN": 30}, {"record_id": 2, "STDIO_OPENS": 1}]
-    rows[1] |= {"STDIO_READS": 1, "STDIO_BYTES_READ": moved} if moved else {}
-    path = folder / f"user_{pid}_id{jobid}-{pid}_1-1-1-1_1.darshan"
-    return write_log(
-        path,
-        job=JobSpec(nprocs=1, jobid=jobid, start_s=start_s, end_s=start_s + 1, exe=exe),
-        names={1: b"<STDOUT>", 2: b"/data/list"},
-        modules={"STDIO": ModuleSpec(version=2, streams=[encode_counters("STDIO", rows, 2)])},
-    )
-
-
+@pytest.fixture
 def recording(tmp_path):
     """The folder for logs of a recording."""
-    folder = tmp_path / "run.recording" / "logs"
-    folder.mkdir(parents=True)
-    (folder.parent / "recording.txt").write_text("bash\nrun.sh\n", encoding="utf-8")
-    return folder
+    (tmp_path / "run.recording" / "logs").mkdir(parents=True)
+    (tmp_path / "run.recording" / "recording.txt").write_text("bash\nrun.sh\n", encoding="utf-8")
+    return tmp_path / "run.recording" / "logs"
 
 
-def test_programs_that_touch_no_file_are_no_ranks(tmp_path):
-    helpers = [b"readlink -f run.sh", b"dirname /a/run.sh", b"sleep 1"]
-    logs = [stream_log(tmp_path, 2 + place, exe=exe) for place, exe in enumerate(helpers)]
-    job = open_job([*logs, process_log(tmp_path, 20)])
-    assert roles(job) == {("20", 0, 0)}
-    assert "logs of 3 processes without I/O" in job.warnings[0]
-    assert "readlink, dirname, sleep" in job.warnings[0]
-
-
-def test_a_program_that_only_opens_files_is_part_of_a_recording(tmp_path):
-    """It may have read them by io_uring."""
-    folder = recording(tmp_path)
-    opens = [{"record_id": 2, "POSIX_OPENS": 1}]
-    write_log(
-        folder / "user_uring_id7-20_1-1-1-1_1.darshan",
-        job=JobSpec(nprocs=1, jobid=7, start_s=1000, end_s=1001, exe=b"uring"),
-        names={2: b"/data/list"},
-        modules={"POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", opens, 4)])},
-    )
-    for pid, moved in ((30, 0), (40, 500)):
-        stream_log(folder, pid, exe=b"dd", moved=moved)
-    found = open_job(find_logs(folder))
-    assert any(each.log.job.exe.startswith("uring") for each in found.processes)
-
-
-def test_a_rank_without_data_beside_others_is_a_rank(tmp_path):
-    logs = [process_log(tmp_path, 10), stream_log(tmp_path, 20, exe=b"python train.py", start_s=1001)]
-    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0)}
-
-
-def test_the_logs_of_one_recording_are_one_job_of_one_rank(tmp_path):
+def test_the_logs_of_one_recording_are_one_job_of_one_rank(recording):
     """A script that copies the data, prepares them for a minute, waits, and trains."""
-    folder = recording(tmp_path)
     logs = [
-        stream_log(folder, 2, exe=b"rsync -a /far/data /data", start_s=900, moved=1 << 20),
-        process_log(folder, 10, exe=b"python prepare.py", start_s=910, run_s=60),
-        stream_log(folder, 3, exe=b"sleep 30", start_s=970),
-        process_log(folder, 20, start_s=1000),
-        process_log(folder, 21, start_s=1003, parent=20),
+        program(2, b"rsync -a /far/data /data", at=900, moved=1 << 20),
+        {"pid": 10, "exe": b"python prepare.py", "at": 910},
+        program(3, b"sleep 30", at=970),
+        {"pid": 20, "at": 1000},
+        {"pid": 21, "at": 1003, "parent": 20},
+        {"pid": 99, "exe": b"uname -p", "at": 1001},  # a helper with data
     ]
-    job = open_job(logs)
-    found = {(process.log.path.name.split("-")[1].split("_")[0], process.rank) for process in job.processes}
-    assert found == {("2", 0), ("10", 0), ("20", 0), ("21", 0)}
-    assert job.nprocs == 1
-    (folder.parent / "recording.txt").unlink()
+    paths = [process_log(recording, **each) for each in logs]
+    assert {(pid, rank) for pid, rank, _ in roles(open_job(paths))} == {(pid, 0) for pid in (2, 10, 20, 21, 99)}
+    (recording.parent / "recording.txt").unlink()
     with pytest.raises(LogError, match="of 3 jobs"):
-        open_job(logs)
+        open_job(paths)
 
 
-def test_ranks_of_one_recording_that_run_beside_each_other_stay_ranks(tmp_path):
-    folder = recording(tmp_path)
-    logs = [process_log(folder, pid, start_s=1000 + pid % 2) for pid in (10, 11)]
-    assert roles(open_job(logs)) == {("10", 0, 0), ("11", 1, 0)}
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        ([{"pid": 10, "at": 1000}, {"pid": 11, "at": 1001}], {10: 0, 11: 1}),
+        # A program that only opened a file may have read it by io_uring.
+        (
+            [
+                {"pid": 20, "exe": b"uring", "reads": False, "posix": [{"record_id": 2, "POSIX_OPENS": 1}], "run_s": 1},
+                program(30, b"dd"),
+                program(40, b"dd", moved=500),
+            ],
+            {20: 0, 30: 0, 40: 1},
+        ),
+    ],
+)
+def test_programs_of_a_recording_side_by_side(recording, logs, expected):
+    found = {pid: rank for pid, rank, _ in roles(open_job([process_log(recording, **each) for each in logs]))}
+    assert found == expected
 
 
-def test_a_helper_of_a_recording_with_data_is_kept(tmp_path):
-    (tmp_path / "recording.txt").touch()
-    job = open_job([process_log(tmp_path, 10), process_log(tmp_path, 99, exe=b"uname -p", start_s=1001)])
-    assert len(job.processes) == 2
-
-
-def marks(recording, pid, parent):
-    """A file of marks without a record."""
-    folder = recording / "profile"
-    folder.mkdir(exist_ok=True)
-    head = HEADER.pack(MAGIC, pid, parent, -1, RECORD.size, 0, 0, 0)
-    path = folder / f"host.{pid}.1.marks"
-    path.write_bytes(head.ljust(HEADER_BYTES, b"\0"))
-    return path
-
-
-def killed(recording, number, *, marks_of=None):
+def killed(logs, number, marks_of=None):
     """What Darshan leaves of a killed process: no end, no parent, and no process id in the name."""
-    path = recording / "logs" / f"user_python_id7_mmap-log-{number}-0.darshan"
     job = JobSpec(
         nprocs=1, jobid=7, start_s=1000 + number, end_s=0, exe=b"python train.py", metadata=b"lib_ver=3.5.0\n"
     )
     names = {number: b"/data/%d" % number, 99: str(marks_of).encode() if marks_of else b"/data/x"}
-    write_dxt_log(path, [DxtRecord(record_id=number, reads=[(0, 100, 1.0, 1.5)])], names=names, job=job)
-    return path
+    record = DxtRecord(record_id=number, reads=[(0, 100, 1.0, 1.5)])
+    return write_dxt_log(logs / f"user_python_id7_mmap-log-{number}-0.darshan", [record], names=names, job=job)
 
 
-def test_the_killed_processes_of_a_recording_are_placed_by_their_marks(tmp_path):
+def test_the_killed_processes_of_a_recording_are_placed_by_their_marks(recording):
     """The first of them ran the loop and forked the second; nothing is known of the third."""
-    (tmp_path / "recording.txt").touch()
-    (tmp_path / "logs").mkdir()
-    loop, worker = marks(tmp_path, 10, parent=1), marks(tmp_path, 11, parent=10)
-    logs = [killed(tmp_path, 1, marks_of=loop), killed(tmp_path, 2, marks_of=worker), killed(tmp_path, 3)]
-    job = open_job([*logs, process_log(tmp_path / "logs", 12, parent=10, start_s=1002)])
+    (recording.parent / "profile").mkdir()
+    marks = {}
+    for pid, parent in ((10, 1), (11, 10)):
+        marks[pid] = recording.parent / "profile" / f"host.{pid}.1.marks"
+        head = HEADER.pack(MAGIC, pid, parent, -1, RECORD.size, 0, 0, 0)
+        marks[pid].write_bytes(head.ljust(HEADER_BYTES, b"\0"))
+    logs = [killed(recording, 1, marks[10]), killed(recording, 2, marks[11]), killed(recording, 3)]
+    job = open_job([*logs, process_log(recording, 12, parent=10, at=1002)])
     assert job.nprocs == 1
     assert job.processes[0].log.path == logs[0]
     assert sorted(process.worker for process in job.processes) == [0, 1, 2, 3]

@@ -1,122 +1,101 @@
+"""Lanes from overlap: the rule in words, what the theory of interval graphs says of them, and rows beside them."""
+
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.darshan.lanes import (
-    lanes_from_overlap,
-    lanes_where_clear,
-    latest_on_lanes,
-)
+from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
+from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap, lanes_where_clear, latest_on_lanes
 
-INTERVALS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=60)
+WIDTHS = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 30)), max_size=60)
 
 
-def columns(intervals):
-    ordered = sorted(intervals)
-    start = np.array([begin for begin, _ in ordered], dtype=np.int64)
-    return start, start + np.array([length for _, length in ordered], dtype=np.int64)
+def columns(ranks):
+    """Start and end, int64, of the operations (start, width) of some ranks, by rank and start, and the rank of each."""
+    found = [np.array(sorted(each), dtype=np.int64).reshape(-1, 2) for each in ranks]
+    start, width = np.concatenate(found).T
+    return start, start + width, np.repeat(np.arange(len(ranks)), [len(each) for each in found])
 
 
-def greatest_overlap(start, end):
-    """Most operations in flight at once, an operation counted in [start, end) and never for less than an instant."""
-    return max((int(np.sum((start <= t) & (end > t))) for t in start), default=0)
+def by_hand(start, end):
+    """The lanes as the contract words them, an operation at a time."""
+    free_since: list[int] = []
+    found = []
+    for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
+        if all(ended <= begin for ended in free_since):
+            free_since = []
+        free = [(-ended, lane) for lane, ended in enumerate(free_since) if ended <= begin]
+        if free:
+            lane = min(free)[1]
+            free_since[lane] = finish
+        else:
+            lane = len(free_since)
+            free_since.append(finish)
+        found.append(lane)
+    return found
 
 
-def test_serial_operations_stay_on_one_lane():
-    start = np.arange(0, 1000, 10)
-    assert not lanes_from_overlap(start, start + 10).any()
+@given(operations=WIDTHS, cuts=st.lists(st.integers(0, 60), max_size=4))
+def test_lanes_are_those_of_the_contract_however_the_operations_are_cut(operations, cuts):
+    start, end, _ = columns([operations])
+    lanes, bounds = OverlapLanes(), [0, *sorted(cuts), len(start)]
+    found = np.concatenate([lanes.following(start[a:b], end[a:b]) for a, b in pairwise(bounds)])
+    assert found.tolist() == by_hand(start, end)
+    assert found.dtype == np.int32
 
 
-def test_two_interleaved_readers_get_two_lanes():
-    start = np.array([0, 5, 10, 15])
-    assert lanes_from_overlap(start, start + 8).tolist() == [0, 1, 0, 1]
-
-
-@given(INTERVALS)
-def test_operations_of_one_lane_never_overlap(intervals):
-    start, end = columns(intervals)
-    lanes = lanes_from_overlap(start, end)
+@given(operations=WIDTHS)
+def test_there_are_as_many_lanes_as_operations_in_flight_at_once(operations):
+    """An interval graph is perfect: its chromatic number is the size of its largest clique."""
+    start, end, _ = columns([[(begin, width + 1) for begin, width in operations]])
+    lanes = OverlapLanes().following(start, end)
+    in_flight = [int(((start <= moment) & (moment < end)).sum()) for moment in start.tolist()]
+    assert lanes.max(initial=-1) + 1 == max(in_flight, default=0)
     for lane in np.unique(lanes):
-        mine = lanes == lane
-        assert np.all(start[mine][1:] >= end[mine][:-1])
+        assert (start[lanes == lane][1:] >= end[lanes == lane][:-1]).all()
 
 
-@given(INTERVALS)
-def test_no_more_lanes_than_operations_in_flight(intervals):
-    start, end = columns([(begin, length + 1) for begin, length in intervals])
-    lanes = lanes_from_overlap(start, end)
-    assert len(np.unique(lanes)) == greatest_overlap(start, end)
+def test_hundreds_of_lanes_and_a_missing_end():
+    start = np.arange(1_000)
+    assert OverlapLanes().following(start, start + 1_000).tolist() == list(range(1_000))
+    with pytest.raises(ValueError, match="an end is needed for each start"):
+        OverlapLanes().following(np.arange(2), np.arange(3))
 
 
-def lanes_beside(wanted, start, end, lane, lane_start, lane_end, ranks=None):
-    """Lanes of rows that are put beside operations with lanes. `ranks`: of each row, and of each operation."""
-    rank, lane_rank = ranks or (np.zeros(len(wanted), dtype=np.int64), np.zeros(len(lane), dtype=np.int64))
-    rows = np.flatnonzero(wanted >= 0)
-    latest = latest_on_lanes((rank[rows], wanted[rows]), end[rows], (lane_rank, lane), lane_start, lane_end)
-    used = np.zeros(1 + max(int(rank.max(initial=0)), int(lane_rank.max(initial=0))), dtype=np.int32)
-    np.maximum.at(used, lane_rank, lane + np.int32(1))
-    return lanes_where_clear(wanted, start, end, latest, used, rank)
-
-
-@given(INTERVALS, INTERVALS, st.data())
-def test_rows_beside_operations_never_overlap_on_a_lane(operations, rows, data):
-    operations, rows = (sorted((start, start + width) for start, width in each) for each in (operations, rows))
-    start, end = (np.array([each[i] for each in operations], dtype=np.int64) for i in (0, 1))
-    lane = lanes_from_overlap(start, end)
-    row_start, row_end = (np.array([each[i] for each in rows], dtype=np.int64) for i in (0, 1))
-    highest = int(lane.max()) if len(lane) else -1
-    wanted = np.array([data.draw(st.integers(-1, highest)) for _ in rows], dtype=np.int32)
-    found = lanes_beside(wanted, row_start, row_end, lane, start, end)
-    assert np.all((found == wanted) | (found > highest))
-    for each in np.unique(found).tolist():
-        mine, theirs = found == each, lane == each
-        both = sorted(
-            [
-                *zip(row_start[mine].tolist(), row_end[mine].tolist(), strict=True),
-                *zip(start[theirs].tolist(), end[theirs].tolist(), strict=True),
-            ]
-        )
-        assert all(later[0] >= earlier[1] for earlier, later in pairwise(both))
-
-
-def test_a_row_takes_the_lane_that_it_wants_where_it_is_free():
-    one = np.array([0], dtype=np.int32)
-    for row, lane in (((10, 20), 0), ((15, 25), 1), ((40, 50), 0), ((30, 30), 1), ((20, 20), 0)):
-        start, end = np.array([row[0]]), np.array([row[1]])
-        assert lanes_beside(one, start, end, one, np.array([20]), np.array([40])).tolist() == [lane]
-
-
-def several(ranks):
-    """Columns of the ranks, one after the other, and the place of each row's rank."""
-    found = [columns(intervals) for intervals in ranks]
-    start, end = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
-    return start, end, np.repeat(np.arange(len(ranks)), [len(pair[0]) for pair in found])
-
-
-@given(st.lists(INTERVALS, min_size=1, max_size=5), st.integers(0, 1 << 61))
-def test_several_ranks_have_the_lanes_that_each_has_alone(ranks, far):
-    """`far`: times so far apart that ranks cannot be told from each other by a shift in 64 bits."""
-    start, end, rank = several(ranks)
-    moved = np.where(rank % 2, far, 0)
-    start, end = start + moved, end + moved
-    by_overlap = lanes_from_overlap(start, end, rank)
-    for each in range(len(ranks)):
-        mine = rank == each
-        assert by_overlap[mine].tolist() == lanes_from_overlap(start[mine], end[mine]).tolist()
-
-
-@given(st.lists(st.tuples(INTERVALS, INTERVALS), min_size=1, max_size=4), st.data())
-def test_rows_of_several_ranks_are_put_beside_operations_as_those_of_each_alone(ranks, data):
-    start, end, rank = several([operations for operations, _ in ranks])
-    row_start, row_end, row_rank = several([rows for _, rows in ranks])
-    lane = lanes_from_overlap(start, end, rank)
-    wanted = np.array(
-        data.draw(st.lists(st.integers(-1, 2), min_size=len(row_rank), max_size=len(row_rank))), dtype=np.int32
+@given(st.lists(st.tuples(WIDTHS, WIDTHS), min_size=1, max_size=4), st.integers(0, 1 << 61), st.data())
+def test_rows_beside_operations_never_overlap_on_a_lane(ranks, far, data):
+    """A row has the lane that it wants, or one behind those of the operations. `far`: times so far apart that ranks
+    cannot be told from each other by a shift in 64 bits."""
+    start, end, rank = columns([operations for operations, _ in ranks])
+    row_start, row_end, row_rank = columns([rows for _, rows in ranks])
+    start, end, row_start, row_end = (
+        each + np.where(of % 2, far, 0)
+        for each, of in ((start, rank), (end, rank), (row_start, row_rank), (row_end, row_rank))
     )
-    found = lanes_beside(wanted, row_start, row_end, lane, start, end, (row_rank, rank))
-    for each in range(len(ranks)):
-        rows, mine = row_rank == each, rank == each
-        alone = lanes_beside(wanted[rows], row_start[rows], row_end[rows], lane[mine], start[mine], end[mine])
-        assert found[rows].tolist() == alone.tolist()
+    lane, used = lanes_from_overlap(start, end, rank), np.zeros(len(ranks), dtype=np.int32)
+    np.maximum.at(used, rank, lane + np.int32(1))
+    wanted = np.array([data.draw(st.integers(-1, int(used[of]) - 1)) for of in row_rank.tolist()], dtype=np.int32)
+    having = np.flatnonzero(wanted >= 0)
+    latest = latest_on_lanes((row_rank[having], wanted[having]), row_end[having], (rank, lane), start, end)
+    found = lanes_where_clear(wanted, row_start, row_end, latest, used, row_rank)
+    assert np.all((found == wanted) | (found >= used[row_rank]))
+    for of in range(len(ranks)):
+        assert lane[rank == of].tolist() == lanes_from_overlap(start[rank == of], end[rank == of]).tolist()
+        for each in np.unique(found[row_rank == of]).tolist():
+            mine, theirs = (row_rank == of) & (found == each), (rank == of) & (lane == each)
+            both = sorted(
+                [*zip(row_start[mine], row_end[mine], strict=True), *zip(start[theirs], end[theirs], strict=True)]
+            )
+            assert all(later[0] >= earlier[1] for earlier, later in pairwise(both))
+
+
+@pytest.mark.parametrize(("row", "lane"), [((10, 20), 0), ((15, 25), 1), ((40, 50), 0), ((30, 30), 1), ((20, 20), 0)])
+def test_a_row_takes_the_lane_that_it_wants_where_it_is_free(row, lane):
+    """Beside an operation from 20 to 40."""
+    zero, none = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)
+    begin, end = np.array(row[:1]), np.array(row[1:])
+    latest = latest_on_lanes((none, zero), end, (none, zero), np.array([20]), np.array([40]))
+    assert lanes_where_clear(zero, begin, end, latest, np.array([1], dtype=np.int32), none).tolist() == [lane]

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from dxt_replay.profiler_merge.darshan.jobs import process_count
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
@@ -137,7 +136,7 @@ def test_counters_of_fewer_operations_than_ranks_are_not_shared(tmp_path: Path) 
     result = write_darshan(capture, tmp_path / "out.darshan")
     log = open_log(tmp_path / "out.darshan")
     posix = read_counters(log, "POSIX")
-    assert process_count(log) == 4
+    assert log.job.nprocs == 4
     assert posix is not None
     ranks = dict(zip(posix.record_ids.tolist(), posix.ranks.tolist(), strict=True))
     assert ranks == {1000: SHARED_RANK, 1001: 0, 1002: 1}

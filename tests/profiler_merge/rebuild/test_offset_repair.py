@@ -7,126 +7,73 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN
 from dxt_replay.profiler_merge.rebuild.offsets import examine_offsets
-from dxt_replay.traces.schema import APIS
+from dxt_replay.profiler_merge.rows import rows_of
+from dxt_replay.traces.schema import READ, WRITE
 from tests.profiler_merge.rebuild.counted import counted
 
-LAST_OPEN, FIRST_CLOSE = 100, 10_000_000
-
-
-def reads(lengths, *, offset=None, is_write=False, begin=1000):
-    """One file's operations, each 5 ns and 10 ns apart, at the offsets that Darshan would give to read()."""
-    length = np.array(lengths, dtype=np.int64)
-    start = begin + 10 * np.arange(len(length))
-    return {
-        "process": np.zeros(len(length), dtype=np.int64),
-        "record_id": np.ones(len(length), dtype=np.uint64),
-        "api": np.full(len(length), APIS.index("POSIX")),
-        "start_ns": start,
-        "end_ns": start + 5,
-        "offset": np.cumsum(length) - length if offset is None else np.array(offset, dtype=np.int64),
-        "length": length,
-        "is_write": np.full(len(length), is_write),
-    }
-
-
-def opened(opens, **columns):
-    stamps = {"open_start": 1, "open_end": LAST_OPEN, "close_start": FIRST_CLOSE, "close_end": FIRST_CLOSE + 10}
-    return counted([stamps | {"opens": opens} | columns])
-
-
-def state(found):
-    return bool(found.repaired[0]), bool(found.suspect[0])
-
-
 WHOLE_FILE = [256, 256, 100, 0]
+IN_TURNS = [length for length in WHOLE_FILE for _ in range(2)]
 
 
-def test_reads_in_turns_are_told_apart():
-    lengths = np.repeat(WHOLE_FILE, 2)
-    found = examine_offsets(opened(2), reads(lengths), None)
-    assert state(found) == (True, False)
-    assert found.offset.tolist() == [0, 0, 256, 256, 512, 512, 612, 612]
-
-
-def test_whole_passes_one_after_the_other_are_told_apart():
-    found = examine_offsets(opened(3), reads(WHOLE_FILE * 3), None)
-    assert state(found) == (True, False)
-    assert found.offset.tolist() == [0, 256, 512, 612] * 3
-
-
-def test_threads_with_a_descriptor_each_are_told_apart():
-    threads = np.array([7, 7, 9, 7, 9, 9, 7, 9])
-    lengths = [256, 256, 256, 100, 256, 100, 0, 0]
-    found = examine_offsets(opened(2), reads(lengths), threads)
-    assert state(found) == (True, False)
-    assert found.offset.tolist() == [0, 256, 0, 512, 256, 512, 612, 612]
+def examined(lengths, *, offset=None, op=READ, begin=1000, threads=None, **columns):
+    """Whether the offsets of one file's operations were repaired or are suspect, and the offsets after that; each takes
+    5 ns and begins 10 ns after the one before, at the offset that Darshan would give to read()."""
+    length = np.array(lengths, dtype=np.int64)
+    start, was = begin + 10 * np.arange(len(length)), np.cumsum(length) - length if offset is None else np.array(offset)
+    rows = rows_of({"start_ns": start, "end_ns": start + 5, "offset": was, "length": length}, len(length), op=op)
+    rows["thread"] = 0 if threads is None else threads
+    stamps = {"open_start": 1, "open_end": 100, "close_start": 10**7, "close_end": 10**7 + 10, "opens": 2}
+    record = np.ones(len(rows), dtype=np.uint64)
+    found, repaired, suspect, _ = examine_offsets(
+        counted([stamps | columns]), rows, record, threaded=threads is not None
+    )
+    assert repaired[0] or np.array_equal(found, was)
+    return "repaired" if repaired[0] else "suspect" if suspect[0] else "right", found.tolist()
 
 
 @pytest.mark.parametrize(
-    "lengths",
+    ("lengths", "columns", "true"),
     [
-        [100, 100, 100, 100, 100, 100],
-        [256, 256, 256, 256, 0, 0],
-        [4096, 100, 4096, 100],
-        [256, 256, 256, 100, 0],
-        [100, 100],
+        (IN_TURNS, {}, [0, 0, 256, 256, 512, 512, 612, 612]),
+        (WHOLE_FILE * 3, {"opens": 3}, [0, 256, 512, 612] * 3),
+        (
+            [256, 256, 256, 100, 256, 100, 0, 0], {"threads": [7, 7, 9, 7, 9, 9, 7, 9]},
+            [0, 256, 0, 512, 256, 512, 612, 612],
+        ),
     ],
-)
-def test_what_has_more_than_one_reading_is_left_and_flagged(lengths):
-    operations = reads(lengths)
-    found = examine_offsets(opened(2), operations, None)
-    assert state(found) == (False, True)
-    assert np.array_equal(found.offset, operations["offset"])
+)  # fmt: skip
+def test_whole_reads_of_each_descriptor_are_told_apart(lengths, columns, true):
+    assert examined(lengths, **columns) == ("repaired", true)
 
 
 @pytest.mark.parametrize(
-    ("columns", "offset"),
+    ("state", "lengths", "columns"),
     [
-        # One descriptor.
-        ({"opens": 1}, None),
-        # Opened, read and closed again and again.
-        ({"opens": 2, "close_start": 50}, [0, 256, 512, 612, 0, 256, 512, 612]),
-        # Positional calls: offsets jump and nothing was sought.
-        ({"opens": 2}, [0, 0, 256, 512, 256, 512, 612, 612]),
+        *(("suspect", lengths, {}) for lengths in (
+            [100] * 6, [256, 256, 256, 256, 0, 0], [4096, 100, 4096, 100], [256, 256, 256, 100, 0], [100, 100],
+        )),
+        ("suspect", IN_TURNS, {"seeks": 3}),
+        ("suspect", IN_TURNS, {"seeks": 1, "close_start": NOT_SEEN, "close_end": NOT_SEEN}),
+        ("suspect", [256, 256, 256, 256, 100, 100, 1, 1], {"op": WRITE}),
+        # One descriptor; opened, read and closed again and again; positional calls, as nothing was sought.
+        ("right", WHOLE_FILE * 2, {"opens": 1}),
+        ("right", WHOLE_FILE * 2, {"close_start": 50, "offset": [0, 256, 512, 612, 0, 256, 512, 612]}),
+        ("right", WHOLE_FILE * 2, {"offset": [0, 0, 256, 512, 256, 512, 612, 612]}),
+        # What ended before the second open.
+        ("right", WHOLE_FILE, {"open_end": 5_000}),
+        ("suspect", WHOLE_FILE, {"open_end": 5_000, "begin": 4_990}),
     ],
-)
-def test_right_offsets_are_left_alone(columns, offset):
-    operations = reads(WHOLE_FILE * 2, offset=offset)
-    found = examine_offsets(opened(**columns), operations, None)
-    assert state(found) == (False, False)
-    assert np.array_equal(found.offset, operations["offset"])
+)  # fmt: skip
+def test_other_offsets_are_left_alone_and_flagged_if_they_may_be_wrong(state, lengths, columns):
+    assert examined(lengths, **columns)[0] == state
 
 
-def test_what_ended_before_the_second_open_is_right():
-    files = opened(2, open_end=5_000)
-    assert state(examine_offsets(files, reads(WHOLE_FILE), None)) == (False, False)
-    assert state(examine_offsets(files, reads(WHOLE_FILE, begin=4_990), None)) == (False, True)
-
-
-@pytest.mark.parametrize("columns", [{"seeks": 3}, {"close_start": NOT_SEEN, "close_end": NOT_SEEN, "seeks": 1}])
-def test_sought_files_are_flagged_not_repaired(columns):
-    assert state(examine_offsets(opened(2, **columns), reads(np.repeat(WHOLE_FILE, 2)), None)) == (False, True)
-
-
-def test_writes_are_flagged_not_repaired():
-    operations = reads(np.repeat([256, 256, 100, 1], 2), is_write=True)
-    assert state(examine_offsets(opened(2), operations, None)) == (False, True)
-
-
-@given(
-    descriptors=st.integers(2, 4),
-    blocks=st.integers(1, 6),
-    tail=st.integers(1, 99),
-    seed=st.integers(0, 1000),
-)
+@given(descriptors=st.integers(2, 4), blocks=st.integers(1, 6), tail=st.integers(1, 99), seed=st.integers(0, 1000))
 def test_threads_that_read_a_file_whole_are_repaired_however_they_interleave(descriptors, blocks, tail, seed):
     sequence = [100] * blocks + [tail, 0]
     owner = np.random.default_rng(seed).permutation(np.repeat(np.arange(descriptors), len(sequence)))
-    lengths = np.empty(len(owner), dtype=np.int64)
-    true = np.empty(len(owner), dtype=np.int64)
+    lengths, true = np.empty((2, len(owner)), dtype=np.int64)
     for each in range(descriptors):
         lengths[owner == each] = sequence
         true[owner == each] = np.cumsum(sequence) - sequence
-    found = examine_offsets(opened(descriptors), reads(lengths), owner.astype(np.uint64) + 140_000)
-    assert state(found) == (True, False)
-    assert np.array_equal(found.offset, true)
+    assert examined(lengths, threads=owner + 140_000, opens=descriptors) == ("repaired", true.tolist())

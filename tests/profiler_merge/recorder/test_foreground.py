@@ -71,20 +71,14 @@ def test_a_signal_goes_on_to_the_command_once(number: signal.Signals, imports: s
     assert rest == f"heard {int(number)}\nended 7 [{int(number)}]\n"
 
 
-def test_the_command_starts_with_the_signals_of_before() -> None:
+def test_signals_output_and_a_missing_command(tmp_path: Path) -> None:
     held = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
-    assert run([sys.executable, "-c", held]).stdout.startswith("[]\n")
-
-
-def test_output_can_go_elsewhere(tmp_path: Path) -> None:
+    assert run([sys.executable, "-c", held]).stdout.startswith("[]\n")  # the command starts with those of before
     with (tmp_path / "out").open("wb") as file, signals_held() as mask:
         run_in_foreground(["echo", "hello"], os.environ, mask, output=file.fileno())
+        with pytest.raises(UsageError, match="no-such-command was not found"):
+            run_in_foreground(["no-such-command"], os.environ, mask)
     assert (tmp_path / "out").read_text(encoding="utf-8") == "hello\n"
-
-
-def test_a_command_that_is_not_there_is_named() -> None:
-    with signals_held() as mask, pytest.raises(UsageError, match="no-such-command was not found"):
-        run_in_foreground(["no-such-command"], os.environ, mask)
 
 
 COUNTING = """

@@ -1,15 +1,24 @@
-"""The script of a process, run by the shell."""
+"""The script of a process, run by the shell; and the Python that a command names."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, LOGS, OF_RANK, Tracer, write_script
+from dxt_replay.profiler_merge.recorder.tracers import (
+    DARSHAN,
+    LOGS,
+    OF_RANK,
+    Tracer,
+    folder_of_package,
+    job_python,
+    write_script,
+)
 from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 
 SHOW = 'echo "$A"; echo "$B"; echo "$GONE"; echo "$DXT_RECORDING_PROFILE"; echo "$PYTHONPATH"; echo "$@"'
@@ -64,3 +73,25 @@ def test_dated_folders_of_a_rank_are_there_before_it_starts(tmp_path: Path) -> N
     run(tmp_path, by_rank=True, name=DARSHAN, PMI_RANK="1")
     for day in (date.today(), date.today() + timedelta(days=6)):
         assert (tmp_path / "my logs" / "rank1" / str(day.year) / str(day.month) / str(day.day)).is_dir()
+
+
+def test_the_python_of_a_command_and_its_packages(tmp_path: Path) -> None:
+    """The first one that it names, else that of its script, else this one."""
+    for name, first in (
+        ("python3", b"#!/bin/sh\n"),
+        ("torchrun", f"#!{sys.executable}\n".encode()),
+        ("elf", b"\x7fELF\xff"),
+    ):
+        (tmp_path / name).write_bytes(first)
+        (tmp_path / name).chmod(0o755)
+    for words, python in (
+        (["mpiexec", "-n", "2", "python3", "t.py"], str(tmp_path / "python3")),
+        (["torchrun", "t.py"], sys.executable),
+        (["elf", "t.py"], sys.executable),
+    ):
+        assert job_python(words, {"PATH": str(tmp_path)}) == python
+    found = folder_of_package(sys.executable, "numpy", os.environ)
+    assert found is not None
+    assert (found / "__init__.py").exists()
+    assert folder_of_package(sys.executable, "no_such_package", os.environ) is None
+    assert folder_of_package("/no/python", "numpy", os.environ) is None

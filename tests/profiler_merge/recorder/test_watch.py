@@ -107,17 +107,13 @@ def test_a_look_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert looked == [100.0, 151.0]
 
 
-def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_is_no_error_and_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     done = subprocess.Popen(["true"])
     done.wait()
     watched = Watch()
     watched.look([done.pid])
     watched.write(tmp_path / "unseen.json", {})
     assert not (tmp_path / "unseen.json").exists()
-
-
-def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
-    watched = Watch()
     watched._sizes["/data/\udcff"], watched._resident["/data/\udcff"][1] = 10, 30
     watched.write(tmp_path / "unseen.json", {})
     text = (tmp_path / "unseen.json").read_text(encoding="utf-8", errors="surrogateescape")
