@@ -70,7 +70,7 @@ _STREAMS = [name.encode() for name in STANDARD_STREAMS]
 
 _MARKS = re.compile(rb".+[./]\d+\.\d+\.marks", re.DOTALL)
 _FIRST_OWN = -10
-"""Number of the first file of the recorder's own; the next ones are below. Smaller negative ones have other meanings."""
+"""Number of the first file of the recorder's own; the next ones are below. Those up to -1 have other meanings."""
 
 _COUNTED_OPS = {
     "posix": {"opens": "open", "reads": "read", "writes": "write", "seeks": "seek", "stats": "stat", "fsyncs": "sync"},
