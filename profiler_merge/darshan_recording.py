@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,6 @@ from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_pro
 from dxt_replay.profiler_merge.counted_totals import TRACEABLE, counted_requests, counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessFacts, numbered, open_job, process_id, process_ids
-from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.files import LogFiles, exports_warnings, is_export, moved_bytes, shown
 from dxt_replay.profiler_merge.hdf5 import hdf5_facts
 from dxt_replay.profiler_merge.job_spans import JobSpans
@@ -24,13 +22,7 @@ from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.process_accounts import unaccounted
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.rank_rows import RankRowsOfLogs
-from dxt_replay.profiler_merge.recorded_job import (
-    MAX_RANKS,
-    Finished,
-    MergeOptions,
-    ProcessIds,
-    RankRows,
-)
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, MergeOptions, ProcessIds, RankRows
 from dxt_replay.profiler_merge.rows import keep_freed_memory
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import STANDARD_STREAMS, STREAM_RECORDS, is_recorder_file, is_request_log, probably_mapped
@@ -66,38 +58,22 @@ class DarshanRecording:
     def __init__(self, files: Sequence[Path], options: MergeOptions) -> None:
         self._options = options
         self._method = parse_method(options.align)
-        self._job = open_job(files)
         self._unaccounted = unaccounted(files)
         self._exports: Collection[str] = ()
         self._left_out: list[str] = []
         self.loops: Mapping[int, SpanColumns] = {}
+        self._open(open_job(files))
+        self.start_ns = self._job.start_ns
 
-    @property
-    def files(self) -> list[tuple[Path, str]]:
-        return [(process.log.path, "darshan") for process in self._job.processes]
-
-    @property
-    def start_ns(self) -> int:
-        return self._job.start_ns
-
-    @property
-    def ranks(self) -> range:
-        return range(self._job.nprocs if self._job.nprocs <= MAX_RANKS else 0)
-
-    @property
-    def warnings(self) -> list[str]:
-        """As of `Recording`, including the damage found so far."""
-        return [*self._job.log_warnings(), *self._left_out, *self._job.warnings]
-
-    @property
-    def job(self) -> Job:
-        job, record = self._job, self._job.first.job
+    def _open(self, job: JobLogs) -> None:
+        self._job, record = job, job.first.job
+        self._logs = [process.log for process in job.processes]
+        self.files = [(log.path, "darshan") for log in self._logs]
+        self.ranks = range(job.nprocs if job.nprocs <= MAX_RANKS else 0)
         run_time_s = record.run_time_s if len(job.processes) == 1 else None
-        if run_time_s is None:
-            run_time_s = max(ns_to_seconds(job.end_ns - job.start_ns), 0.0)
-        return Job(
+        self.job = Job(
             nprocs=job.nprocs,
-            run_time_s=run_time_s,
+            run_time_s=max(ns_to_seconds(job.end_ns - job.start_ns), 0.0) if run_time_s is None else run_time_s,
             start_ns=job.start_ns,
             end_ns=job.end_ns,
             zero_ns=job.start_ns,
@@ -106,16 +82,19 @@ class DarshanRecording:
             metadata=dict(record.metadata),
         )
 
+    @property
+    def warnings(self) -> list[str]:
+        """As of `Recording`, including the damage found so far."""
+        return [*self._job.log_warnings(), *self._left_out, *self._job.warnings]
+
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
-        found = map_profiles(
-            profiles,
-            self._job,
-            offset_ns=seconds_to_ns(self._method) if isinstance(self._method, float) else 0,
-        )
+        offset_ns = seconds_to_ns(self._method) if isinstance(self._method, float) else 0
+        found = map_profiles(profiles, self._job, offset_ns=offset_ns)
         self._exports = frozenset(found.exports)
         if not found.numbers:
             return found
-        self._job, new = numbered(self._job, found.numbers)
+        job, new = numbered(self._job, found.numbers)
+        self._open(job)
         return replace(found, by_rank={new[rank]: files for rank, files in found.by_rank.items()})
 
     def process_ids(self) -> ProcessIds:
@@ -123,9 +102,8 @@ class DarshanRecording:
 
     def rows(self, folder: Path, spans: JobSpans) -> Iterator[RankRows]:
         keep_freed_memory()
-        logs = [process.log for process in self._job.processes]
-        self._table = LogFiles(logs, self._records_left_out())
-        self._mapped = mapped_reads({recording_of(log.path): log.path for log in logs}.values())
+        self._table = LogFiles(self._logs, self._records_left_out())
+        self._mapped = mapped_reads({recording_of(log.path): log.path for log in self._logs}.values())
         self._made = RankRowsOfLogs(
             job=self._job,
             files=self._table,
@@ -142,61 +120,65 @@ class DarshanRecording:
 
     def finish(self, stored: int, spans: pa.Table) -> Finished:
         """As of `Recording`. Raises: LogError if the rest of a damaged log contradicts its counters."""
-        logs = [process.log for process in self._job.processes]
-        files, coverage = self._table.finish([process.rank for process in self._job.processes])
-        if self._job.damage:
-            _refuse_rubbish(self._job, coverage, files)
-        traced = stored - self._made.reconstructed
-        counted = self._counted_times(traced)
-        job_ns = (self._job.start_ns, self._job.end_ns)
+        job, made, paths = self._job, self._made, [log.path for log in self._logs]
+        ranks = [process.rank for process in job.processes]
+        files, coverage = self._table.finish(ranks)
+        if job.damage:
+            _refuse_rubbish(job, coverage, files)
+        traced = stored - made.reconstructed
+        logs = list(zip(self._logs, ranks, strict=True))
+        known = not any(process.dealt for process in job.processes)
+        left_out = self._table.uncounted
+        counted = counted_times(logs, left_out, but=TRACEABLE if traced else (), ranks_known=known)
+        requests = {} if traced else counted_requests(logs, self._table.number, left_out, job.nprocs)
+        job_ns = (job.start_ns, job.end_ns)
         mapped = self._not_saved(mapped_files(files, job_ns, self._table.never_mapped), files, spans)
         saved = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
-        unseen = all_unseen(watched([log.path for log in logs]), mapped)
-        placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
-        unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
+        placed = {pid for process in job.processes if (pid := process_id(process)) is not None}
+        unseen = self._mapped.still_unseen(all_unseen(watched(paths), mapped), placed - made.mapped_left_out)
         unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
-        unseen += hidden_reads(through_rings([log.path for log in logs]), files, job_ns)
-        hdf5, hdf5_warnings = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
+        unseen += hidden_reads(through_rings(paths), files, job_ns)
+        options = self._options
+        hdf5, hdf5_warnings = hdf5_facts(self._logs, files, inspect=options.inspect, maps=options.inspect_maps)
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")
-        coverage = with_unseen(*with_mapped(coverage, moved, self._made.mapped_bytes), unseen)
-        if any(log.damage.keys() & {"POSIX", "STDIO"} for log in logs):
+        coverage = with_unseen(*with_mapped(coverage, moved, made.mapped_bytes), unseen)
+        if any(log.damage.keys() & {"POSIX", "STDIO"} for log in self._logs):
             # Counters are missing, so the trace may hold less than its share of the others.
             coverage = replace(coverage, bytes=None, operations=None, ranks={}, without_streams=None)
+        facts = {
+            WRITTEN: saved,
+            "counted_times": counted,
+            "counted_requests": requests,
+            "log_writing": log_writing(job),
+        }
         return Finished(
             files=files,
             hdf5=hdf5,
             coverage=coverage,
-            lanes="pthread_id" if self._made.threads_known else "overlap",
+            lanes="pthread_id" if made.threads_known else "overlap",
             warnings=[
                 *self._table.offset_warnings(files["path"].to_pylist()),
                 *self._table.streams.warnings(),
                 *unseen_warnings(unseen),
-                *_gap_warnings(self._job, self._made, coverage, unseen, traced=traced),
+                *_gap_warnings(job, made, coverage, unseen, traced=traced),
                 *hdf5_warnings,
             ],
-            reconstructed=self._made.reconstructed,
-            rebuilt=self._made.rebuilt,
-            made_by={
-                **self._mapped.inferred,
-                **({WRITTEN: saved} if saved else {}),
-                **({"counted_times": counted} if counted else {}),
-                **({"counted_requests": requests} if not traced and (requests := self._counted_requests()) else {}),
-                **({"log_writing": writing} if (writing := log_writing(self._job)) else {}),
-            },
+            reconstructed=made.reconstructed,
+            rebuilt=made.rebuilt,
+            made_by={**self._mapped.inferred, **{name: each for name, each in facts.items() if each}},
         )
 
     def _not_saved(self, mapped: list[str], files: pa.Table, spans: pa.Table) -> list[str]:
         """Of these files those that are no checkpoints which the job opened only after its training had begun: such a
         one it wrote, in a way that no log holds (`sendfile`), and it is none of its input."""
         steps = spans.filter(pc.equal(spans["kind"], "step"))["start_ns"]
-        saved = files.filter(
-            pc.and_(pc.equal(files["format"], "checkpoint"), pc.is_in(files["path"], pa.array(mapped, pa.string())))
-        )
+        is_mapped = pc.is_in(files["path"], pa.array(mapped, pa.string()))
+        saved = files.filter(pc.and_(pc.equal(files["format"], "checkpoint"), is_mapped))
         if not len(steps) or not saved.num_rows:
             return mapped
-        begun_ns = pc.min(steps).as_py() + self._job.start_ns
+        begun_ns = pc.min(steps).as_py() + self.start_ns
         opened: dict[int, float] = {}
-        for log in (process.log for process in self._job.processes):
+        for log in self._logs:
             if (records := read_counters(log, "POSIX")) is not None:
                 at_ns = log.job.start_ns + 1e9 * records.fcounters["POSIX_F_OPEN_START_TIMESTAMP"]
                 for record, at in zip(records.record_ids.tolist(), at_ns.tolist(), strict=True):
@@ -206,59 +188,40 @@ class DarshanRecording:
         return [path for path in mapped if path not in late]
 
     def _records_left_out(self) -> frozenset[int]:
-        """The files that a glob matches, those that the profiler wrote, and the standard streams.
+        """The files that a glob matches, those that the profiler or `record` itself wrote, and the standard streams.
 
         A stream may be a pipe or a terminal, which are no storage; no log tells."""
-        named = [(record, shown(path)) for process in self._job.processes for record, path in process.log.names.items()]
-        exported = {record: path for record, path in named if is_export(path, self._exports)}
-        self._left_out = exports_warnings(exported.values())
-        globs = self._options.exclude
-        # The anchors in the marks of a killed process are counted and not traced.
-        killed = {
-            record
-            for process in self._job.processes
-            for record, path in process.log.names.items()
-            if ProcessFacts(process.log).is_killed and is_recorder_file(shown(path))
-        }
-        matched = (
-            record
-            for record, path in named
-            if record in killed
-            or path in STANDARD_STREAMS
-            or is_request_log(path)
-            or path.endswith(".not_data")
-            or any(fnmatchcase(path, glob) for glob in globs)
-        )
-        return frozenset((*exported, *matched, *STREAM_RECORDS))  # these by number too: names may be anonymised
-
-    def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
-        """Darshan's counters of the I/O that no trace holds."""
-        known = not any(process.dealt for process in self._job.processes)
-        but = TRACEABLE if traced else ()
-        return counted_times(self._logs(), self._table.uncounted, but=but, ranks_known=known)
-
-    def _counted_requests(self) -> dict[str, Any]:
-        """Darshan's counters of the requests, of a job without a trace."""
-        return counted_requests(self._logs(), self._table.number, self._table.uncounted, self._job.nprocs)
-
-    def _logs(self) -> list[tuple[DarshanLog, int | None]]:
-        return [(process.log, process.rank) for process in self._job.processes]
+        found, exported = set(STREAM_RECORDS), list[str]()  # streams by number, too: names may be anonymised
+        for log in self._logs:
+            # The anchors in the marks of a killed process are counted and not traced.
+            killed = ProcessFacts(log).is_killed
+            for record, path in ((record, shown(name)) for record, name in log.names.items()):
+                if is_export(path, self._exports):
+                    exported.append(path)
+                    found.add(record)
+                elif (
+                    (killed and is_recorder_file(path))
+                    or path in STANDARD_STREAMS
+                    or is_request_log(path)
+                    or path.endswith(".not_data")
+                    or any(fnmatchcase(path, glob) for glob in self._options.exclude)
+                ):
+                    found.add(record)
+        self._left_out = exports_warnings(dict.fromkeys(exported))
+        return frozenset(found)
 
 
 def _refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
     """Raises: LogError if what is left of a damaged log contradicts its counters, in total or for one of `files`."""
-    most = max(coverage.bytes or 0.0, coverage.operations or 0.0)
+    most, where = max(coverage.bytes or 0.0, coverage.operations or 0.0), ""
     of_file = pc.max(files["coverage"]).as_py() or 0.0
-    if max(most, of_file) <= _MOST_TRACED:
-        return
-    where = ""
-    if most <= _MOST_TRACED:
-        where = f" of {files['path'][pc.index(files['coverage'], of_file).as_py()].as_py()}"
-        most = of_file
-    raise LogError(
-        f"{job.first.path} is damaged beyond use: its trace holds {most:.3g} times what its counters saw{where}; "
-        "merge an undamaged copy of the log"
-    )
+    if most <= _MOST_TRACED < of_file:
+        most, where = of_file, f" of {files['path'][pc.index(files['coverage'], of_file).as_py()].as_py()}"
+    if most > _MOST_TRACED:
+        raise LogError(
+            f"{job.first.path} is damaged beyond use: its trace holds {most:.3g} times what its counters saw{where}; "
+            "merge an undamaged copy of the log"
+        )
 
 
 def _gap_warnings(
@@ -274,25 +237,21 @@ def _gap_warnings(
             "rebuild: the capture has the reads and writes, and a replay omits the rest"
         )
     warnings += rows.rebuilt.warnings()
-    if not traced:
-        if any("DXT_POSIX" in process.log.damage for process in job.processes):
-            return warnings
-        if any(each.kind == OBJECTS for each in unseen):
-            return warnings  # `unseen_warnings` names what DXT would not trace either
-        if coverage.operations is None and recording_of(job.first.path) is not None and not job.damage:
-            # `record` tries DXT before it starts the job, so DXT was on
-            return [*warnings, "the job read and wrote no file through calls: a replay has nothing to read or write"]
-        rest = "rests on counters alone" if rows.rebuilt.operations else "has no reads and writes at POSIX"
-        warnings.append(
-            f"no DXT in this log: a replay {rest}; record with DXT_ENABLE_IO_TRACE=1 in the environment of every "
-            "process"
-        )
-        return warnings
     for share, what in zip(coverage.traceable, ("bytes", "operations"), strict=True):
-        if share is not None and share < 1:
-            warnings.append(f"the trace is partial: it holds {share:.1%} of the {what} that the counters saw")
-            break
-    return warnings
+        if traced and share is not None and share < 1:
+            return [*warnings, f"the trace is partial: it holds {share:.1%} of the {what} that the counters saw"]
+    # `unseen_warnings` names what DXT would not trace either.
+    cut = any("DXT_POSIX" in process.log.damage for process in job.processes)
+    if traced or cut or any(each.kind == OBJECTS for each in unseen):
+        return warnings
+    if coverage.operations is None and recording_of(job.first.path) is not None and not job.damage:
+        # `record` tries DXT before it starts the job, so DXT was on
+        return [*warnings, "the job read and wrote no file through calls: a replay has nothing to read or write"]
+    rest = "rests on counters alone" if rows.rebuilt.operations else "has no reads and writes at POSIX"
+    return [
+        *warnings,
+        f"no DXT in this log: a replay {rest}; record with DXT_ENABLE_IO_TRACE=1 in the environment of every process",
+    ]
 
 
 def log_writing(job: JobLogs) -> list[list[int]]:

@@ -29,11 +29,12 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
 FOLDER_VARIABLE = "DXT_RECORDING_PROFILE"
@@ -253,17 +254,18 @@ def _let_go(view):
 def _annotated(slot):
     """The annotation of an anchor for each profiler that may run."""
     stack, facts = ExitStack(), {"i": slot, "rank": launcher_rank(), "pid": os.getpid()}
-    # AttributeError: a framework that another thread is still importing, or an unrelated module of that name
-    with suppress(AttributeError):
-        if (tensorflow := sys.modules.get("tensorflow")) is not None:
-            stack.enter_context(tensorflow.profiler.experimental.Trace(ANNOTATION, **facts))
-    with suppress(AttributeError):
-        if (jax := sys.modules.get("jax")) is not None:
-            stack.enter_context(jax.profiler.TraceAnnotation(ANNOTATION, **facts))
-    with suppress(AttributeError):  # entered without a profiler, it costs each new worker 2 ms of page faults
-        if (torch := sys.modules.get("torch")) is not None and torch.autograd._profiler_enabled():
-            text = ",".join(f"{name}={value}" for name, value in facts.items())
-            stack.enter_context(torch.profiler.record_function(f"{ANNOTATION}#{text}#"))
+    tensorflow, jax, torch = map(sys.modules.get, ("tensorflow", "jax", "torch"))
+    for made in (
+        lambda: tensorflow and tensorflow.profiler.experimental.Trace(ANNOTATION, **facts),
+        lambda: jax and jax.profiler.TraceAnnotation(ANNOTATION, **facts),
+        # entered without a profiler, it costs each new worker 2 ms of page faults
+        lambda: torch and torch.autograd._profiler_enabled() and torch.profiler.record_function(
+            f"{ANNOTATION}#{','.join(f'{name}={value}' for name, value in facts.items())}#"
+        ),
+    ):  # fmt: skip
+        # AttributeError: a framework that another thread is still importing, or an unrelated module of that name
+        with suppress(AttributeError):
+            stack.enter_context(made() or nullcontext())
     return stack
 
 
@@ -440,7 +442,7 @@ class Recording:
         self.steps = 0
         """Number of steps completed since the start."""
         self._limit, self._rank, self._profiled, self._framework = steps, rank, profile_steps, framework
-        self._profiler = None
+        self._end_of_profiler = None
         self._running = False
 
     def start(self) -> None:
@@ -463,20 +465,24 @@ class Recording:
             return
         self.steps += 1
         if self._profiled and self.steps == PROFILE_AFTER:
-            self._profiler = _profiler(self._framework)
-            _attempted("the profiler could not start", self._profiler.start, self._folder_of_profile())
+            begin = _profiler(self._framework)
+            self._end_of_profiler = _attempted("the profiler could not start", begin, self._folder_of_profile())
             anchors()
-        elif self._profiler is not None and self.steps == PROFILE_AFTER + self._profiled:
+        elif self.steps == PROFILE_AFTER + self._profiled:
             self._end_profile()
         if self.steps == self._limit:
             self.stop()
 
-    def step(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def step(self) -> Iterator[None]:
         """One training step: it ends with the context, and the next one begins. The first began with the recording.
 
         The time from there to the next `step()` counts as the fetch of a batch.
         """
-        return _Step(self)
+        if self._running:
+            mark(STEP, self.steps)
+        yield
+        self.next_step()
 
     def evaluation(self) -> AbstractContextManager[None]:
         """A validation of the model, marked as such. It does not count as input wait of the step around it.
@@ -502,10 +508,10 @@ class Recording:
             _stop()
 
     def _end_profile(self):
-        if self._profiler is not None:
+        if self._end_of_profiler is not None:
             anchors()
-            _attempted("the profile could not be written", self._profiler.stop)
-            self._profiler = None
+            _attempted("the profile could not be written", self._end_of_profiler)
+            self._end_of_profiler = None
 
     def _folder_of_profile(self):
         rank = launcher_rank() if self._rank is None else self._rank
@@ -519,23 +525,6 @@ class Recording:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-class _Step:
-    """As a generator's context would be, in half of its time."""
-
-    __slots__ = ("run",)
-
-    def __init__(self, run):
-        self.run = run
-
-    def __enter__(self):
-        if self.run._running:
-            mark(STEP, self.run.steps)
-
-    def __exit__(self, kind, *_):
-        if kind is None:
-            self.run.next_step()
 
 
 PROFILE_AFTER = 20
@@ -624,56 +613,44 @@ def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: A
 # The profiler of some steps, for what marks do not show
 
 
-class _TorchProfiler:
-    def start(self, folder):
-        profiler = sys.modules["torch"].profiler
-        handler = profiler.tensorboard_trace_handler(folder, use_gzip=True)
-        self._profile = profiler.profile(on_trace_ready=handler)
-        self._profile.start()
-
-    def stop(self):
-        self._profile.stop()
+def _torch_profiler(folder):
+    profiler = sys.modules["torch"].profiler
+    profile = profiler.profile(on_trace_ready=profiler.tensorboard_trace_handler(folder, use_gzip=True))
+    profile.start()
+    return profile.stop
 
 
-class _TensorFlowProfiler:
-    def start(self, folder):
-        profiler = sys.modules["tensorflow"].profiler.experimental
-        profiler.start(folder, options=profiler.ProfilerOptions(host_tracer_level=2))
-
-    def stop(self):
-        sys.modules["tensorflow"].profiler.experimental.stop()
+def _tensorflow_profiler(folder):
+    profiler = sys.modules["tensorflow"].profiler.experimental
+    profiler.start(folder, options=profiler.ProfilerOptions(host_tracer_level=2))
+    return profiler.stop
 
 
-class _JaxProfiler:
-    """JAX's tracer of Python calls is off if possible, because it is expensive."""
-
-    def start(self, folder):
-        profiler = sys.modules["jax"].profiler
-        if hasattr(profiler, "ProfileOptions"):
-            options = profiler.ProfileOptions()
-            options.python_tracer_level = 0
-            profiler.start_trace(folder, profiler_options=options)
-        else:
-            profiler.start_trace(folder)
-
-    def stop(self):
-        sys.modules["jax"].profiler.stop_trace()
+def _jax_profiler(folder):
+    profiler, options = sys.modules["jax"].profiler, {}
+    if hasattr(profiler, "ProfileOptions"):
+        options["profiler_options"] = profiler.ProfileOptions()
+        options["profiler_options"].python_tracer_level = 0  # its tracer of Python calls is expensive
+    profiler.start_trace(folder, **options)
+    return profiler.stop_trace
 
 
-_PROFILERS = {"torch": _TorchProfiler, "jax": _JaxProfiler, "tensorflow": _TensorFlowProfiler}
+_PROFILERS = {"torch": _torch_profiler, "jax": _jax_profiler, "tensorflow": _tensorflow_profiler}
+"""Framework -> what starts its profiler with a folder, and returns what stops it."""
 
 
 def _profiler(framework):
     """The profiler of a framework; for "auto" that of the first imported one. TensorFlow imports JAX if it can."""
     imported = [name for name in ("torch", "tensorflow", "jax") if hasattr(sys.modules.get(name), "profiler")]
-    return _PROFILERS[imported[0] if framework == "auto" and imported else framework]()
+    return _PROFILERS[imported[0] if framework == "auto" and imported else framework]
 
 
 def _attempted(what, function, *arguments):
     try:
-        function(*arguments)
+        return function(*arguments)
     except Exception as error:
         say(f"{what}: {error}")
+        return None
 
 
 # PyTorch: the loop takes batches, workers make them
@@ -728,15 +705,14 @@ def _mark_loaders(module):
 
         return __init__
 
-    for name in ("_BaseDataLoaderIter", "_StatefulBaseDataLoaderIter"):
-        if name in vars(module):
-            _replace(vars(module)[name], ["__next__"], taking)
-    for name in ("_MultiProcessingDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter"):
-        if name in vars(module):
-            _replace(vars(module)[name], ["_reset"], resetting)
-    for name in ("_SingleProcessDataLoaderIter", "_StatefulSingleProcessDataLoaderIter"):
-        if name in vars(module):
-            _replace(vars(module)[name], ["__init__"], beginning)
+    for name, method, make in (
+        ("BaseDataLoaderIter", "__next__", taking),
+        ("MultiProcessingDataLoaderIter", "_reset", resetting),
+        ("SingleProcessDataLoaderIter", "__init__", beginning),
+    ):
+        for owner in (vars(module).get(f"_{name}"), vars(module).get(f"_Stateful{name}")):
+            if owner is not None:
+                _replace(owner, [method], make)
     if "_worker_loop" in vars(module):  # torchdata imports the function, PyTorch asks the module for it
         module._worker_loop = _WorkerLoop(_folder, module.__name__, module._worker_loop)
 
@@ -978,27 +954,17 @@ def _mark_keras(module):
 
         return make
 
-    owner = module.CallbackList
     for name, kind in (
-        ("on_epoch_begin", EPOCH),
-        ("on_train_batch_begin", STEP),
-        ("on_train_batch_end", STEP_END),
-        ("on_test_begin", EVALUATION),
-        ("on_test_end", EVALUATION_END),
-        ("on_predict_begin", EVALUATION),
-        ("on_predict_end", EVALUATION_END),
-        ("on_train_end", LOOP_END),
-    ):
-        _replace(owner, [name], before(kind))
+        ("epoch_begin", EPOCH), ("train_batch_begin", STEP), ("train_batch_end", STEP_END), ("train_end", LOOP_END),
+        ("test_begin", EVALUATION), ("test_end", EVALUATION_END), ("predict_begin", EVALUATION),
+        ("predict_end", EVALUATION_END),
+    ):  # fmt: skip
+        _replace(module.CallbackList, [f"on_{name}"], before(kind))
 
 
 def _mark_saves(module):
-    owner = vars(module).get("Model") or module.Trainer
-    _replace(
-        owner,
-        ["save", "save_weights", "save_checkpoint", "_save_checkpoint"],
-        lambda method: spanning(CHECKPOINT, method),
-    )
+    names = ["save", "save_weights", "save_checkpoint", "_save_checkpoint"]
+    _replace(vars(module).get("Model") or module.Trainer, names, lambda method: spanning(CHECKPOINT, method))
 
 
 class _Fetches:

@@ -59,63 +59,42 @@ def reader(name: str) -> Any:
 DARSHAN = "darshan"
 SOURCES = (
     Source(
-        kind=DARSHAN,
+        kind=DARSHAN, what="a Darshan log", tool="Darshan", recording="darshan_recording:DarshanRecording",
         pattern=rb"\A\d\.\d\d\0{4}(75d\0{5}|\0{5}d57)",
-        what="a Darshan log",
-        tool="Darshan",
-        recording="darshan_recording:DarshanRecording",
     ),
     Source(
-        kind="xplane",
+        kind="xplane", what="a TensorFlow profile (XPlane)", tool="TensorFlow", profile=True,
         pattern=rb"\A\x0a[\x80-\xff]{0,9}[\0-\x7f](\x08.{1,9}?)?\x12.(/host:|/device:|Task Environment)",
-        what="a TensorFlow profile (XPlane)",
-        tool="TensorFlow",
-        profile=True,
     ),
     Source(kind="marks", pattern=rb"\ADXTMARK\d", what="the marks of a training", tool="dxt-replay", profile=True),
     Source(
-        kind="dftracer",
+        kind="dftracer", what="a DFTracer trace", tool="DFTracer",
+        trace="tracers.dftracer:read_dftracer", spans="tracers.dftracer:read_annotations",
         pattern=rb'\A[\s\[]*\{"(id|name)".*"cat": ?"(dftracer|POSIX|STDIO|ai_framework)"',
-        what="a DFTracer trace",
-        tool="DFTracer",
-        trace="tracers.dftracer:read_dftracer",
-        spans="tracers.dftracer:read_annotations",
     ),
     Source(
-        kind="kineto",
+        kind="kineto", what="a PyTorch profile (Kineto)", tool="PyTorch", profile=True,
         # Neither an execution trace of PyTorch nor the trace.json that TensorFlow and JAX write beside an .xplane.pb.
         pattern=rb'\A\s*(\[\s*)?\{(?!\s*"schema":|.*"/(host|device):[A-Z])'
         rb'.*("(deviceProperties|distributedInfo|schemaVersion)":|ProfilerStep#|"aten::|'
         rb'"cat": ?"(cpu_op|user_annotation|[Kk]ernel|Operator|cuda_runtime|python_function)")',
-        what="a PyTorch profile (Kineto)",
-        tool="PyTorch",
-        profile=True,
     ),
     Source(
-        kind="strace",
+        kind="strace", what="the output of strace", tool="strace",
+        trace="tracers.strace:read_strace", belongs="tracers.strace:is_thread_file",
         pattern=rb"\A(\[pid +\d+\] +|\d+ +)?("
         rb"\d+\.\d{3,9} (\w+\(|<\.\.\. \w+ resumed>|\+\+\+ |--- )|"
         rb"(\d\d:\d\d:\d\d(\.\d+)? )?(execve|openat|open|read|close|brk|mmap|newfstatat|fstat|access)\([^\n]*\) += )",
-        what="the output of strace",
-        tool="strace",
-        trace="tracers.strace:read_strace",
-        belongs="tracers.strace:is_thread_file",
     ),
     Source(
-        kind="requests",
-        pattern=rb"\A# dxt-replay requests \d",
-        what="a log of requests to object stores",
-        tool="dxt-replay",
-        requests="tracers.requests:read_request_logs",
+        kind="requests", what="a log of requests to object stores", tool="dxt-replay",
+        requests="tracers.requests:read_request_logs", pattern=rb"\A# dxt-replay requests \d",
     ),
     Source(
-        kind="s3dlio",
-        pattern=rb"\A(#[^\n]*\n)*idx\tthread\top\tclient_id\t",
-        what="an operation log of s3dlio or warp",
-        tool="s3dlio",
-        requests="tracers.requests:read_op_logs",
+        kind="s3dlio", what="an operation log of s3dlio or warp", tool="s3dlio",
+        requests="tracers.requests:read_op_logs", pattern=rb"\A(#[^\n]*\n)*idx\tthread\top\tclient_id\t",
     ),
-)
+)  # fmt: skip
 """The kinds in order: the first one whose pattern matches names the file."""
 
 BY_KIND = {source.kind: source for source in SOURCES}

@@ -416,13 +416,24 @@ def _several_jobs(jobs: Sequence[Sequence[ProcessFacts]], given: Sequence[Path])
 # Which rank each process of a job is of.
 
 
+def _names_of(processes: Sequence[ProcessFacts]) -> str:
+    return ", ".join(each.log.path.name for each in processes)
+
+
+def _programs_of(processes: Sequence[ProcessFacts]) -> str:
+    return ", ".join(dict.fromkeys(Path(each.program).name for each in processes))
+
+
+def _count(processes: Sequence[ProcessFacts]) -> str:
+    return f"{len(processes)} process{'es' * (len(processes) > 1)}"
+
+
 def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
     """Ranks by start time, workers under the rank that started them, and warnings about the logs left out."""
     warnings = []
     facts = [ProcessFacts(log) for log in logs]
     if helpers := [each for each in facts if each.is_helper]:
-        names = ", ".join(each.log.path.name for each in helpers)
-        warnings.append(f"logs of helper processes are left out: {names}")
+        warnings.append(f"logs of helper processes are left out: {_names_of(helpers)}")
     facts = [each for each in facts if not each.is_helper]
     if not facts:
         raise LogError(
@@ -441,34 +452,32 @@ def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[
     firsts = [each for each in job if each.is_first]
     # A killed process without marks runs no training loop: it was forked, or is a program that a rank started.
     firsts = [each for each in firsts if not each.is_killed or each.named_pid is not None] or firsts
-    started = [
+    launchers = [
         each
         for each in firsts
         if not each.has_anchor
         and any(each.launched(other) for other in firsts if other is not each)
         and not (each.recording is not None and each.has_data)
     ]
-    if started:
-        names = ", ".join(each.log.path.name for each in started)
-        warnings.append(f"logs of the launcher of the ranks are left out: {names}")
-        job = [each for each in job if each not in started]
-        firsts = [each for each in firsts if each not in started]
+    if launchers:
+        warnings.append(f"logs of the launcher of the ranks are left out: {_names_of(launchers)}")
+        job, firsts = ([each for each in some if each not in launchers] for some in (job, firsts))
     firsts = firsts or [each for each in job if each.is_spawned]
     if not firsts:
         raise LogError("all logs are of forked workers: give the log of the process that forked them, too")
     ranks = _ranks_among(firsts)
-    idle = [each for each in firsts if each not in ranks and not each.has_data]
     # A program of a recording that only opened files may have read them by calls that no log shows.
-    idle = [each for each in idle if each.recording is None or not each.counts("POSIX", "_OPENS")]
+    idle = [
+        each
+        for each in firsts
+        if each not in ranks and not each.has_data and (each.recording is None or not each.counts("POSIX", "_OPENS"))
+    ]
     if idle:
-        names = ", ".join(dict.fromkeys(Path(each.program).name for each in idle))
         warnings.append(
-            f"logs of {len(idle)} process{'es' * (len(idle) > 1)} without I/O that ran another program than the ranks "
-            f"are left out: {names}"
+            f"logs of {_count(idle)} without I/O that ran another program than the ranks are left out: "
+            f"{_programs_of(idle)}"
         )
-    job = [each for each in job if each not in idle]
-    folders = _rank_folders(job, ranks)
-    processes, notes = _under_ranks(job, ranks) if folders is None else _in_rank_folders(folders, ranks)
+    processes, notes = _under_ranks([each for each in job if each not in idle], ranks)
     return processes, [*warnings, *notes]
 
 
@@ -485,82 +494,63 @@ def _ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
     return [each for each in ranks if each is main or (each.program == main.program and each.overlaps(main))]
 
 
-def _rank_folders(
-    processes: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]
-) -> Mapping[int, Sequence[ProcessFacts]] | None:
-    """The processes of each rank, where all logs lie in folders `rank<r>` with one of `firsts` in each; else None.
-
-    `dxt-replay record` gives each rank of an MPI job such a folder for itself and its workers.
-    """
-    folders: dict[int, list[ProcessFacts]] = {}
-    for each in processes:
-        above = each.log.path.absolute().parent.parts[-_FOLDERS_ABOVE:]
-        named = [found for part in above if (found := _RANK_FOLDER.fullmatch(part)) is not None]
-        if not named:
-            return None
-        folders.setdefault(int(named[-1].group(1)), []).append(each)
-    alone = all(sum(each in firsts for each in inside) == 1 for inside in folders.values())
-    return folders if alone and len(folders) > 1 else None
-
-
-def _in_rank_folders(
-    folders: Mapping[int, Sequence[ProcessFacts]], firsts: Sequence[ProcessFacts]
-) -> tuple[list[ProcessLog], list[str]]:
-    """The ranks by folder, each with its workers, and a warning for those without a log."""
-    processes = []
-    for rank, inside in sorted(folders.items()):
-        (own,) = (each for each in inside if each in firsts)
-        ordered = [own, *_as_forked([each for each in inside if each is not own], own)]
-        processes += [ProcessLog(log=each.log, rank=rank, worker=worker) for worker, each in enumerate(ordered)]
-    missing = ", ".join(map(str, sorted(set(range(max(folders))) - set(folders))))
-    if not missing:
-        return processes, []
-    return processes, [f"these ranks have no log, so their I/O is not in the capture: {missing}"]
+def _rank_folder(process: ProcessFacts) -> int | None:
+    """The rank of a process whose log lies in a folder `rank<r>`, as `dxt-replay record` makes one for each rank of an
+    MPI job and its workers."""
+    above = process.log.path.absolute().parent.parts[-_FOLDERS_ABOVE:]
+    named = [found for part in above if (found := _RANK_FOLDER.fullmatch(part)) is not None]
+    return int(named[-1].group(1)) if named else None
 
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:
-    """Each process as rank or worker. `firsts` become the ranks, and so does a forked worker without a known rank; a
-    spawned one is given to a rank in turn."""
-    processes = [ProcessLog(log=each.log, rank=rank) for rank, each in enumerate(firsts)]
-    rank_of = {id(each): rank for rank, each in enumerate(firsts)}
-    workers: dict[int, list[ProcessFacts]] = {rank: [] for rank in range(len(firsts))}
-    extra, dealt = len(firsts), set[int]()
+    """Each process as rank or worker. `firsts` become the ranks: in folders of ranks with one of them in each, those of
+    these. A forked worker without a known rank becomes one too; a spawned one is given to a rank in turn."""
+    warnings = []
+    folder = {id(each): _rank_folder(each) for each in job}
+    in_folders = {folder[id(each)] for each in firsts} == {*folder.values()} and None not in folder.values()
+    in_folders &= 1 < len(firsts) == len({*folder.values()})
+    numbers = [folder[id(each)] if in_folders else rank for rank, each in enumerate(firsts)]
+    rank_of = {id(each): rank for rank, each in zip(numbers, firsts, strict=True)}
+    workers: dict[int | None, list[ProcessFacts]] = {rank: [] for rank in sorted(rank_of.values())}
+    alone, dealt = list[ProcessLog](), set[int]()
     for each in job:
         if id(each) in rank_of:
             continue
         # A worker may itself have forked: its children belong to its rank. Parents start before their children.
         parent = _parent_of(each, [other for other in job if id(other) in rank_of])
         beside = len(firsts) == 1 or (each.recording is not None and each.is_first)
-        rank = rank_of[id(parent)] if parent is not None else 0 if beside else None
+        rank = folder[id(each)] if in_folders else rank_of[id(parent)] if parent is not None else 0 if beside else None
         if rank is None and each.is_spawned:
             rank = len(dealt) % len(firsts)
             dealt.add(id(each))
         if rank is None:
-            processes.append(ProcessLog(log=each.log, rank=extra))
-            extra += 1
+            alone.append(ProcessLog(log=each.log, rank=len(firsts) + len(alone)))
         else:
             rank_of[id(each)] = rank
             workers[rank].append(each)
+    own = {rank_of[id(each)]: each for each in firsts}
+    processes = [] if in_folders else [ProcessLog(log=own[rank].log, rank=rank) for rank in workers] + alone
     for rank, mine in workers.items():
-        for number, each in enumerate(_as_forked(mine, firsts[rank]), start=1):
+        processes += [ProcessLog(log=own[rank].log, rank=rank)] * in_folders
+        for number, each in enumerate(_as_forked(mine, own[rank]), start=1):
             processes.append(ProcessLog(log=each.log, rank=rank, worker=number, dealt=id(each) in dealt))
-    warnings = []
+    if in_folders:
+        missing = ", ".join(str(rank) for rank in range(max(own)) if rank not in own)
+        return processes, [f"these ranks have no log, so their I/O is not in the capture: {missing}"] * bool(missing)
     if dealt:
         warnings.append(
             f"which rank started which of {len(dealt)} worker processes is not known: they are dealt to the ranks in "
             "turn, so the figures of single ranks are not those of the job"
         )
-    if extra > len(firsts):
+    if alone:
         warnings.append(
-            f"{extra - len(firsts)} worker processes became ranks {len(firsts)} to {extra - 1}: their logs do not say "
-            "which rank started them"
+            f"{len(alone)} worker processes became ranks {len(firsts)} to {len(firsts) + len(alone) - 1}: their logs "
+            "do not say which rank started them"
         )
     others = [each for each in job if each.is_first and each not in firsts]
     if others := [each for each in others if each.has_data and each.program != firsts[0].program]:
-        names = ", ".join(dict.fromkeys(Path(each.program).name for each in others))
         warnings.append(
-            f"the I/O of {len(others)} process{'es' * (len(others) > 1)} that ran another program ({names}) is counted "
-            "with rank 0"
+            f"the I/O of {_count(others)} that ran another program ({_programs_of(others)}) is counted with rank 0"
         )
     return processes, warnings
 
