@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 S = TypeVar("S", bound="Sums")
 
@@ -13,11 +16,27 @@ class Sums:
     STAY: ClassVar[tuple[str, ...]] = ()
 
     def merge(self: S, later: S) -> None:
-        """Add the sums of `later`, whose ranks all follow this one's. `later` must not be used afterwards."""
-        raise NotImplementedError
+        """Add the sums of `later`, whose ranks all follow this one's, attribute by attribute: numbers and arrays are
+        added, masks and mappings joined, lists chained. `later` must not be used afterwards."""
+        for name, more in vars(later).items():
+            if name not in self.STAY:
+                vars(self)[name] = _both(vars(self)[name], more)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self.STAY}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+
+def _both(mine: Any, more: Any) -> Any:
+    if mine is None or more is None:
+        return mine if more is None else more
+    if isinstance(mine, Sums):
+        mine.merge(more)
+        return mine
+    if isinstance(mine, Mapping):
+        return {**mine, **{key: _both(mine[key], value) if key in mine else value for key, value in more.items()}}
+    if isinstance(mine, np.ndarray) and mine.dtype == bool:
+        return mine | more
+    return mine + more

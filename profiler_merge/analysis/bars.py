@@ -258,16 +258,11 @@ class KeyCollector(Collector):
         self.counts += np.bincount(keys, minlength=KEYS)
         self.tracks += len(bars) - len(keys)
 
-    def merge(self, later: KeyCollector) -> None:
-        """As `Sums.merge`."""
-        self.counts += later.counts
-        self.tracks += later.tracks
-
 
 class BarCollector(Collector):
     """Bars of each track. `key`: of their resolution, None if every operation is a bar."""
 
-    STAY = ("_layers",)
+    STAY = ("_layers", "_key", "_windows")
 
     def __init__(self, capture: Capture, layers: FileLayers, *, key: int | None, windows: tuple[Window, ...]) -> None:
         self._layers, self._key, self._windows = layers, key, windows
@@ -287,12 +282,6 @@ class BarCollector(Collector):
         self._tracks.append(track[np.append(True, apart)])
         self._ranks.append(np.full(len(self._tracks[-1]), rows.rank, dtype=np.int64))
         self._bars.append(bars.joined(apart))
-
-    def merge(self, later: BarCollector) -> None:
-        """As `Sums.merge`."""
-        self._ranks += later._ranks
-        self._tracks += later._tracks
-        self._bars += later._bars
 
     def lane_bars(self) -> LaneBars:
         """Bars of all that was added, by track in order."""

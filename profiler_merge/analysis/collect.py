@@ -32,6 +32,7 @@ class Collector(Sums):
 class Together(Collector):
     """Base of several collectors, `parts`, which are fed in one pass."""
 
+    STAY = ("parts",)
     takes_several_ranks = True
     parts: tuple[Collector, ...]
 
@@ -40,11 +41,6 @@ class Together(Collector):
         for part in self.parts:
             for some in (rows,) if part.takes_several_ranks else rows.each_rank():
                 part.add(some)
-
-    def merge(self, later: Together) -> None:
-        """As `Sums.merge`."""
-        for part, more in zip(self.parts, later.parts, strict=True):
-            part.merge(more)
 
 
 C = TypeVar("C", bound=Collector)

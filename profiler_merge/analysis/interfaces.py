@@ -53,10 +53,6 @@ class InterfaceCollector(Sums):
         self._sums[:3] += np.bincount(kind * len(APIS) + rows.api, minlength=3 * len(APIS)).reshape(3, -1)
         add_at(self._sums[3], rows.api, rows.length * (kind < 2))
 
-    def merge(self, later: InterfaceCollector) -> None:
-        """As `Sums.merge`."""
-        self._sums += later._sums
-
     def totals(self, counted: pa.Table | None) -> dict[str, InterfaceTotals]:
         """Interfaces that were used. `counted`: the rows of the files table whose counters apply, if any do."""
         found: dict[str, InterfaceTotals] = {}

@@ -287,7 +287,7 @@ class SummaryCollector(Collector):
 
     takes_several_ranks = True
 
-    STAY = ("_capture", "_layers", "_spans", "_compute")
+    STAY = ("_capture", "_layers", "_spans", "_compute", "_by")
 
     def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None = None) -> None:
         files = capture.files.num_rows
@@ -321,15 +321,6 @@ class SummaryCollector(Collector):
         read = ~traced & data & ~written
         counts = (read.sum(), written.sum(), (~traced & ~data).sum())
         self._reconstructed += [*counts, rows.length[read].sum(), rows.length[written].sum()]
-
-    def merge(self, later: SummaryCollector) -> None:
-        """As `Sums.merge`."""
-        self._io.merge(later._io)
-        self._pattern.merge(later._pattern)
-        self._interfaces.merge(later._interfaces)
-        self._other += later._other
-        self._reconstructed += later._reconstructed
-        self._other_ns += later._other_ns
 
     def summary(self) -> Summary:
         """Totals of all that was added."""

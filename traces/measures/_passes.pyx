@@ -185,36 +185,6 @@ def rates(const int64_t[:] lengths, const int64_t[:] durations, double unit):
     return rates_[:count], unmeasured
 
 
-def count_whole(int64_t[::1] counts, values):
-    """Count the whole numbers (n,) that are places of `counts`. Returns: their number, and their exact sum."""
-    cdef const int64_t[::1] value = np.ascontiguousarray(values, dtype=np.int64)
-    cdef Py_ssize_t row, found = 0
-    cdef uint64_t low = 0, places = counts.shape[0]
-    with nogil:
-        for row in range(value.shape[0]):
-            if <uint64_t> value[row] < places:
-                counts[value[row]] += 1
-                low += <uint64_t> value[row]
-                found += 1
-    return found, low
-
-
-def count_rounded(int64_t[::1] counts, const double[::1] values, int dropped_bits, int64_t first):
-    """Count positive numbers by place, which is their bits without the lowest `dropped_bits`, rounded, less `first`.
-    Returns: how many have a place in `counts`."""
-    cdef Py_ssize_t row, found = 0
-    cdef int64_t place
-    cdef uint64_t places = counts.shape[0]
-    cdef const int64_t *bits = <const int64_t *> &values[0] if values.shape[0] else NULL
-    with nogil:
-        for row in range(values.shape[0]):
-            place = ((bits[row] + (<int64_t> 1 << (dropped_bits - 1))) >> dropped_bits) - first
-            if <uint64_t> place < places:
-                counts[place] += 1
-                found += 1
-    return found
-
-
 cdef class KeyTable:
     """Numbers by key, `columns` int64 for each, 0 at first: a hash table. A key is int64 and not negative."""
 

@@ -62,7 +62,3 @@ class AccessPattern(Sums):
         ranks = rows.ranks if len(rows.ranks) else np.array([rows.rank])
         found = follow_last_bytes(self._state, ranks, _KINDS[rows.op], rows.file_id, rows.offset, rows.length)
         self.counts += AccessCounts(*found)
-
-    def merge(self, later: AccessPattern) -> None:
-        """As `Sums.merge`."""
-        self.counts += later.counts

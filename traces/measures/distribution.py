@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.traces.measures._passes import count_rounded, count_whole
 from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.sums import Sums
 
@@ -22,11 +21,8 @@ EXACT_VALUES = 1 << 20
 _PENDING_VALUES = 1 << 20
 _KEPT_BITS = 12
 _DROPPED_BITS = 52 - _KEPT_BITS
-_FIRST_PLACE = (1023 - 20) << _KEPT_BITS
-"""Exponent of the smallest rounded value: the first element counts 2**-20."""
-
 _MOST_PLACES = 1 << 20
-"""Elements of an array of counts: 8 MiB."""
+"""Elements of a table of counts: 8 MiB."""
 
 _NO_VALUES = np.empty(0, dtype=np.float64)
 _NO_COUNTS = np.empty(0, dtype=np.int64)
@@ -108,22 +104,29 @@ class Distribution:
         return float((difference[:-1] * np.diff(values)).sum())
 
     def __add__(self, other: Distribution) -> Distribution:
+        return self.plus(other)
+
+    def plus(self, other: Distribution, limit: int = EXACT_VALUES) -> Distribution:
+        """The distribution of both samples, rounded if one is or if more than `limit` values are distinct."""
         if not self.count or not other.count:
-            return self if self.count else other
-        values, counts = _tally(
-            np.concatenate((self.values, other.values)), np.concatenate((self.counts, other.counts))
-        )
-        found = Distribution(
-            values=values,
-            counts=counts,
-            total=self.total + other.total,
-            minimum=min(self.minimum, other.minimum),
-            maximum=max(self.maximum, other.maximum),
-        )
-        return found if self.exact and other.exact and len(values) <= EXACT_VALUES else found._rounded()
+            found = self if self.count else other
+        else:
+            values, counts = _tally(
+                np.concatenate((self.values, other.values)), np.concatenate((self.counts, other.counts))
+            )
+            found = Distribution(
+                values=values,
+                counts=counts,
+                total=self.total + other.total,
+                minimum=min(self.minimum, other.minimum),
+                maximum=max(self.maximum, other.maximum),
+                exact=self.exact and other.exact,
+            )
+        rounded = (found.exact and len(found.values) > limit) or self.exact != other.exact
+        return found._rounded() if rounded else found
 
     def _rounded(self) -> Distribution:
-        values, counts = _tally(_value_of(_places_of(self.values)), self.counts)
+        values, counts = _tally(_of_places(_places(self.values)), self.counts)
         return replace(self, values=values, counts=counts, exact=False)
 
 
@@ -145,124 +148,71 @@ class Spread:
 
 
 class DistributionCollector(Sums):
-    """Collects a distribution batch by batch; keeps at most `limit` distinct values, plus `pending` new ones.
-
-    An array counts small whole numbers, and most numbers once they are rounded; it needs no sorting. Other values are
-    kept in ascending order with their counts.
-    """
+    """Collects a distribution batch by batch; keeps at most `limit` distinct values, plus `pending` new ones."""
 
     def __init__(self, limit: int = EXACT_VALUES, pending: int = _PENDING_VALUES) -> None:
-        self._limit = limit
-        self._most_pending = pending
+        self._limit, self._most_pending = limit, pending
         self._pending: list[np.ndarray] = []
         self._pending_size = 0
-        self._exact = True
-        self._total: float = 0
-        self._minimum = self._maximum = math.nan
-        # Element i counts the value i, or, once values are rounded, the value `_value_of(i)`.
-        self._counts = _NO_COUNTS
-        self._others = (_NO_VALUES, _NO_COUNTS)
+        self._found = Distribution()
 
     def add(self, values: np.ndarray) -> None:
         """Add an array of finite numbers."""
-        values = values.ravel()
-        if not values.size:
-            return
-        least, most = values.min(), values.max()
-        self._minimum, self._maximum = float(np.fmin(self._minimum, least)), float(np.fmax(self._maximum, most))
-        if self._exact and values.dtype.kind in "iub":
-            self._reach(int(most) + 1)
-            found, counted = count_whole(self._counts, values)
-            values = values if not found else values[~self._fits(values)[1]] if found < len(values) else values[:0]
-            self._total += counted + _sum(values)
-        else:
-            self._total += _sum(values)
-            if not self._exact:
-                values = values.astype(np.float64, copy=False)
-                self._reach(int(_places_of(np.array([most], dtype=np.float64))[0]) + 1)
-                found = count_rounded(self._counts, values, _DROPPED_BITS, _FIRST_PLACE)
-                values = values[~self._fits(values)[1]] if found < len(values) else values[:0]
-        if len(values):
-            self._pending.append(values)
-            self._pending_size += len(values)
+        if values.size:
+            self._pending.append(values.ravel())
+            self._pending_size += values.size
         if self._pending_size >= self._most_pending:
-            self._settle()
+            self.distribution()
 
     def merge(self, later: DistributionCollector) -> None:
         """As `Sums.merge`."""
-        self._settle()
-        found = later.distribution()
-        if not found.count:
-            return
-        if not found.exact and self._exact:
-            self._round()
-        self._total += found.total
-        self._minimum = float(np.fmin(self._minimum, found.minimum))
-        self._maximum = float(np.fmax(self._maximum, found.maximum))
-        self._count(found.values, found.counts)
-        self._settle()
+        self._found = self.distribution().plus(later.distribution(), self._limit)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()
-        return super().__getstate__() | {"_counts": _NO_COUNTS, "_others": self._all()}
+        self.distribution()
+        return super().__getstate__()
 
     def distribution(self) -> Distribution:
         """Distribution of all that was added."""
-        self._settle()
-        values, counts = self._all()
-        return Distribution(
-            values=values,
-            counts=counts,
-            total=self._total,
-            minimum=self._minimum,
-            maximum=self._maximum,
-            exact=self._exact,
-        )
-
-    def _all(self) -> tuple[np.ndarray, np.ndarray]:
-        used = np.flatnonzero(self._counts)
-        values = used.astype(np.float64) if self._exact else _value_of(used)
-        return _tally(np.concatenate((self._others[0], values)), np.concatenate((self._others[1], self._counts[used])))
-
-    def _settle(self) -> None:
-        """Count what is pending, and round if that makes too many distinct values."""
         if self._pending:
-            sample = np.concatenate(self._pending).astype(np.float64, copy=False)
+            sample = np.concatenate(self._pending)
+            total = self._found.total
+            for values in self._pending:
+                total += _sum(values)
             self._pending, self._pending_size = [], 0
-            self._count(*np.unique(sample, return_counts=True))
-        if self._exact and np.count_nonzero(self._counts) + len(self._others[0]) > self._limit:
-            self._round()
+            exact = self._found.exact
+            values, counts = _distinct(sample if exact else _places(sample.astype(np.float64, copy=False)))
+            if not exact:
+                values, counts = _tally(_of_places(values.astype(np.int64)), counts)
+            more = Distribution(
+                values=values, counts=counts, minimum=float(sample.min()), maximum=float(sample.max()), exact=exact
+            )
+            self._found = replace(self._found.plus(more, self._limit), total=total)
+        return self._found
 
-    def _count(self, values: np.ndarray, counts: np.ndarray) -> None:
-        """Count ascending distinct values, in the array where they have a place."""
-        if not self._exact:
-            values, counts = _tally(_value_of(_places_of(values)), counts)
-        places, fits = self._fits(values)
-        self._reach(int(places.max(where=fits, initial=-1)) + 1)
-        np.add.at(self._counts, places[fits], counts[fits])
-        if not fits.all():
-            others = np.concatenate((self._others[0], values[~fits])), np.concatenate((self._others[1], counts[~fits]))
-            self._others = _tally(*others)
 
-    def _round(self) -> None:
-        found = self._all()
-        self._exact, self._counts, self._others = False, _NO_COUNTS, (_NO_VALUES, _NO_COUNTS)
-        self._count(*found)
+def _distinct(sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values (float64) of a sample, ascending, and their counts. Whole numbers that are not far apart are
+    counted in a table."""
+    if sample.dtype.kind in "iub":
+        low, high = int(sample.min()), int(sample.max())
+        if high - low < _MOST_PLACES:
+            counts = np.bincount(sample.astype(np.int64) - low)
+            used = np.flatnonzero(counts)
+            return (used + low).astype(np.float64), counts[used]
+    values, counts = np.unique(sample.astype(np.float64, copy=False), return_counts=True)
+    return values, counts
 
-    def _fits(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The place of each value in the array, and whether it has one."""
-        if not self._exact:
-            places = _places_of(values)
-            return places, (places >= 0) & (places < _MOST_PLACES)
-        fits = (values >= 0) & (values < _MOST_PLACES)
-        places = np.where(fits, values, 0).astype(np.int64)
-        return places, fits & (places == values)
 
-    def _reach(self, places: int) -> None:
-        """Make room for so many counts, at most _MOST_PLACES."""
-        if len(self._counts) < min(places, _MOST_PLACES):
-            room = min(max(places, 2 * len(self._counts)), _MOST_PLACES)
-            self._counts = np.concatenate((self._counts, np.zeros(room - len(self._counts), dtype=np.int64)))
+def _places(values: np.ndarray) -> np.ndarray:
+    """float64 values rounded to `_KEPT_BITS` bits after the leading one, as the upper bits that remain (int64); a carry
+    runs into the exponent, as it should."""
+    places: np.ndarray = (values.view(np.int64) + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS
+    return places
+
+
+def _of_places(places: np.ndarray) -> np.ndarray:
+    return (places << _DROPPED_BITS).view(np.float64)
 
 
 def _sum(sample: np.ndarray) -> float:
@@ -271,20 +221,6 @@ def _sum(sample: np.ndarray) -> float:
         sample = sample.astype(np.int64, copy=False)
         return (int((sample >> 32).sum()) << 32) + int((sample & 0xFFFF_FFFF).sum())
     return float(sample.sum())
-
-
-def _places_of(values: np.ndarray) -> np.ndarray:
-    """Array index (int64) at which each value (float64) is counted once values are rounded to `_KEPT_BITS` bits after
-    the leading one; a carry runs into the exponent, as it should. It ascends with positive values, is negative for tiny
-    ones, and lies outside of the array for all others."""
-    places: np.ndarray = ((values.view(np.int64) + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS) - _FIRST_PLACE
-    return places
-
-
-def _value_of(places: np.ndarray) -> np.ndarray:
-    """The inverse of `_places_of`."""
-    values: np.ndarray = ((places.astype(np.int64) + _FIRST_PLACE) << _DROPPED_BITS).view(np.float64)
-    return values
 
 
 def _tally(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

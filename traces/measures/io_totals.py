@@ -83,7 +83,7 @@ class IoCollector(Sums):
     `files`: rows of the files table; `compute`: times in which each rank computed, where they are known.
     """
 
-    STAY = ("_compute", "_union")
+    STAY = ("_compute", "_union", "_rank")
 
     def __init__(self, files: int, compute: Mapping[int, Intervals]) -> None:
         self._compute = compute
@@ -142,16 +142,6 @@ class IoCollector(Sums):
             ),
             axis=1,
         )
-
-    def merge(self, later: IoCollector) -> None:
-        """As `Sums.merge`."""
-        self._files_used |= later._files_used
-        self._ranks += later._ranks
-        self._rank = None
-        self._busy.merge(later._busy)
-        self._size.merge(later._size)
-        self._bandwidth.merge(later._bandwidth)
-        self._unmeasured += later._unmeasured
 
     def totals(self) -> IoTotals:
         """Totals of all that was added."""

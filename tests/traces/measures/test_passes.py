@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from dxt_replay.traces.measures import _passes
 from dxt_replay.traces.measures._passes import (
     add_at,
-    count_whole,
     covered_before,
     in_flight,
     rates,
@@ -88,14 +87,6 @@ def test_accesses_of_unknown_files_and_columns_of_unequal_length_are_refused() -
         with pytest.raises(ValueError, match="equal length"):
             _passes.count_accesses(*given.values())
     assert not counts.any()
-
-
-@given(st.lists(st.integers(-3, 12) | st.integers(-(1 << 62), 1 << 62), max_size=40), st.integers(0, 9))
-def test_whole_numbers_with_a_place_are_counted(values: list[int], places: int) -> None:
-    counts = np.zeros(places, dtype=np.int64)
-    fitting = [value for value in values if 0 <= value < places]
-    assert count_whole(counts, np.array(values, dtype=np.int64)) == (len(fitting), sum(fitting))
-    assert counts.tolist() == [fitting.count(place) for place in range(places)]
 
 
 def test_rates_are_of_rows_with_a_length_and_a_duration() -> None:
