@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.patterns import RankFiles
 from dxt_replay.profiler_merge.analysis.queries import made_by_query
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
@@ -44,7 +44,6 @@ _WITH_SHARES = (
 class Views(Result):
     """The summary, and tables by name.
 
-    `tables`: the rows of "rank-files" are read from the capture when they are used.
     `findings`: the rows of the table "findings", if that was requested.
     `shares`: `Overlap.shares`; None unless a table of the analysis was requested.
     `unread`: `Contents.unread`; None unless a table of CONTENTS was requested.
@@ -53,30 +52,20 @@ class Views(Result):
     """
 
     summary: Summary
-    tables: dict[str, pa.Table | RankFiles]
+    tables: dict[str, pa.Table]
     shares: dict[str, float | None] | None
     findings: tuple[Finding, ...] = ()
     unread: Mapping[str, str] | None = None
     storage_limit: Limit | None = None
     model: Mapping[str, Any] | None = None
 
-    def as_json(
-        self, rank_files: Callable[[RankFiles], Any] = lambda table: table.table().to_pylist()
-    ) -> dict[str, Any]:
-        """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`,
-        `storage_limit`, `model`.
-
-        `rank_files`: value for the table "rank-files"; by default all rows as dictionaries (2 kB each). Raises:
-        CaptureError when the capture is damaged.
-        """
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay summary --json` prints."""
         result = self.summary.as_json()
         if self.shares is not None:
             result["overlap"] = self.shares
         if self.tables:
-            result["tables"] = {
-                name: rank_files(table) if isinstance(table, RankFiles) else self.rows(name)
-                for name, table in self.tables.items()
-            }
+            result["tables"] = {name: self.rows(name) for name in self.tables}
         if self.unread is not None:
             result["unread"] = dict(self.unread)
         if self.storage_limit is not None:
@@ -86,12 +75,14 @@ class Views(Result):
         return result
 
     def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
-        """The rows of a table; for "rank-files" the `most` rows that moved most. Raises: CaptureError when it is
-        damaged."""
+        """The rows of a table; for "rank-files" the `most` rows that moved most."""
         if name == "findings":
             return [finding.as_json() for finding in self.findings]
         table = self.tables[name]
-        rows: list[dict[str, Any]] = (table.largest(most) if isinstance(table, RankFiles) else table).to_pylist()
+        if name == "rank-files" and most:
+            moved = table["bytes_read"].to_numpy() + table["bytes_written"].to_numpy()
+            table = table.take(pa.array(np.argsort(-moved, kind="stable")[:most]))
+        rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
 
@@ -114,7 +105,7 @@ def views(
     `model`: the causal model of the table MODEL.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
-    made: dict[str, pa.Table | RankFiles] = {}
+    made: dict[str, pa.Table] = {}
     beside: dict[str, Any] = {"shares": None}
     if any(name in _WITH_SHARES for name in names):
         from dxt_replay.profiler_merge.analysis.analyse import analyse
@@ -122,7 +113,7 @@ def views(
         found = analyse(capture, by=by, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
         summary, beside["shares"] = found.summary, found.overlap.shares()
         made |= {"overlap": found.overlap.ranks, "steps": found.overlap.steps}
-        made |= {name: getattr(found.patterns, name.replace("-", "_")) for name in ("files", "ranks", "rank-files")}
+        made |= {name: getattr(found.patterns, name) for name in ("files", "ranks")}
         if "findings" in names:
             from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
 
@@ -157,8 +148,8 @@ def views(
     return Views(summary=summary, tables=tables, storage_limit=limit, **beside)
 
 
-def _io_unknown(table: pa.Table | RankFiles) -> pa.Table | RankFiles:
-    if isinstance(table, RankFiles) or "code" in table.schema.names:  # findings have files of their own
+def _io_unknown(table: pa.Table) -> pa.Table:
+    if "code" in table.schema.names:  # findings have files of their own
         return table
     for place, field in enumerate(table.schema):
         if field.name in OF_IO:

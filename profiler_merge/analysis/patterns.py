@@ -12,43 +12,34 @@ bytes, at the end of a file, have no class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES
+from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES, USUAL_STRIPE_BYTES
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures._passes import ORDER_STATE, add_at, count_accesses
 from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals
-from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
+from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.store.reader import Capture
 
-_USUAL_STRIPE_BYTES = 1 << 20
-"""Lustre's default stripe (lfs-setstripe), and the size below which Drishti calls a request small."""
-
 _BETWEEN_FILES = 1 << 30
 """Free space between two files on the line of bytes: gaps between files are closed after those within a file."""
-
-_BATCH_ROWS = 1 << 14
-"""Most rows of a batch of `RankFiles`: about 4 MB with paths of 100 characters."""
 
 _COLUMN = {name: place for place, name in enumerate(SUMMED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Patterns:
-    """Access patterns of a capture: the tables "files", "ranks" and "rank-files", which is read when it is used.
+    """Access patterns of a capture: the tables "files" and "ranks".
 
     In files, `unique_bytes_read` is over all ranks, and `read_by_several_bytes` the first reads of the ranks beyond it.
     """
 
-    rank_files: RankFiles
     files: pa.Table
     ranks: pa.Table
 
@@ -67,7 +58,7 @@ class _RankAccesses:
     def __init__(self, files: pa.Table) -> None:
         sizes = files["size"].to_numpy()
         stripes = files["stripe_size"].fill_null(0).to_numpy()
-        self._small = np.minimum(np.where(stripes > 0, stripes, _USUAL_STRIPE_BYTES), sizes)
+        self._small = np.minimum(np.where(stripes > 0, stripes, USUAL_STRIPE_BYTES), sizes)
         room = np.maximum(sizes, 0) + _BETWEEN_FILES
         self._begin = np.cumsum(room) - room
         self._end = self._begin + np.maximum(sizes, 0)
@@ -119,48 +110,6 @@ class _RankAccesses:
         return read.covered_within(self._begin, self._end)
 
 
-class RankFiles:
-    """The table "rank-files", by rank and file_id. It keeps no rows: each use is a pass over the op stream, so the
-    capture must still exist. `num_rows`: number of rows."""
-
-    schema = TABLES["rank-files"].schema
-
-    def __init__(self, capture: Capture, layers: FileLayers, num_rows: int) -> None:
-        self._capture = capture
-        self._layers = layers
-        self.num_rows = num_rows
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, some thousand at a time. Raises: CaptureError when a part is damaged."""
-        accesses = _RankAccesses(self._capture.files)
-        stream = operation_rows(self._capture, without=("lane", "step"))
-        for rank, batches in groupby(stream, key=lambda rows: rows.rank):
-            for rows in batches:
-                accesses.add(at_one_layer(rows, self._layers))
-            file_id, counts, _ = accesses.finish()
-            for begin in range(0, len(file_id), _BATCH_ROWS):
-                some = slice(begin, begin + _BATCH_ROWS)
-                columns = _columns(self._capture, file_id[some], counts[some])
-                columns["rank"] = np.full(len(file_id[some]), rank)
-                yield from pa.table(columns).select(self.schema.names).cast(self.schema).combine_chunks().to_batches()
-
-    def table(self) -> pa.Table:
-        """All rows at once; about 250 bytes of memory each. Raises: CaptureError when a part is damaged."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema).combine_chunks()
-
-    def largest(self, count: int) -> pa.Table:
-        """The `count` rows with the most traced bytes, largest first; equal ones in the order of the table.
-
-        Raises: CaptureError when a part is damaged.
-        """
-        kept = self.schema.empty_table()
-        for batch in self.batches():
-            both = pa.concat_tables([kept, pa.Table.from_batches([batch])])
-            moved = both["bytes_read"].to_numpy() + both["bytes_written"].to_numpy()
-            kept = both.take(pa.array(np.argsort(-moved, kind="stable")[:count]))
-        return kept.combine_chunks()
-
-
 class PatternCollector(Collector):
     """Collects `Patterns` from rows of one rank after another.
 
@@ -177,12 +126,10 @@ class PatternCollector(Collector):
         self._accesses = _RankAccesses(capture.files)
         self._rank: int | None = None
         self._of_file = np.zeros((files, len(SUMMED)), dtype=np.int64)
-        # Ranks that read or wrote each file, and the last of them.
-        self._ranks_of_file = np.zeros(files, dtype=np.int64)
-        self._last_rank = np.zeros(files, dtype=np.int64)
+        # Ranks that read or wrote each file: how many, and the sum of their numbers.
+        self._ranks_of_file, self._numbers = np.zeros((2, files), dtype=np.int64)
         self._of_rank: dict[int, np.ndarray] = {}  # number of files, then as SUMMED
         self._read_by_any = BoundedUnion()
-        self._pairs = 0
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
@@ -198,22 +145,16 @@ class PatternCollector(Collector):
         moved = counts[:, [_COLUMN["reads"], _COLUMN["writes"], _COLUMN["reconstructed_bytes"]]].any(axis=1)
         self._of_file[used] += counts
         self._ranks_of_file[used[moved]] += 1
-        self._last_rank[used[moved]] = self._rank
+        self._numbers[used[moved]] += self._rank
         self._of_rank[self._rank] = np.concatenate(([moved.sum()], counts.sum(axis=0)))
         self._read_by_any.add_union(read)
-        self._pairs += len(used)
         self._rank = None
 
     def merge(self, later: PatternCollector) -> None:
         """As `Sums.merge`."""
         self._end_rank()
         later._end_rank()
-        self._of_file += later._of_file
-        self._ranks_of_file += later._ranks_of_file
-        self._last_rank = np.where(later._ranks_of_file > 0, later._last_rank, self._last_rank)
-        self._of_rank |= later._of_rank
-        self._read_by_any.merge(later._read_by_any)
-        self._pairs += later._pairs
+        super().merge(later)
 
     def __getstate__(self) -> dict[str, Any]:
         self._end_rank()
@@ -234,14 +175,14 @@ class PatternCollector(Collector):
         ranks = np.array(self._capture.ranks, dtype=np.int64)
         none = np.zeros(1 + len(SUMMED), dtype=np.int64)
         sums = np.array([self._of_rank.get(rank, none) for rank in self._capture.ranks]).reshape(-1, len(none))
-        own = np.bincount(np.searchsorted(ranks, self._last_rank[self._ranks_of_file == 1]), minlength=len(ranks))
+        own = np.bincount(np.searchsorted(ranks, self._numbers[self._ranks_of_file == 1]), minlength=len(ranks))
         by_rank = {"rank": ranks, "files": sums[:, 0], "shared_files": sums[:, 0] - own}
         by_rank |= {name: sums[:, 1 + place] for name, place in _COLUMN.items()}
         found = {
             name: pa.table(each).select(TABLES[name].columns).cast(TABLES[name].schema)
             for name, each in (("files", columns), ("ranks", by_rank))
         }
-        return Patterns(rank_files=RankFiles(self._capture, self._layers, self._pairs), **found)
+        return Patterns(**found)
 
 
 def _columns(capture: Capture, file_id: np.ndarray, counts: np.ndarray) -> dict[str, Any]:

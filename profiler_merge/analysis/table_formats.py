@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,16 +13,6 @@ from dxt_replay.traces.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class StreamedTable(Protocol):
-    """A table that is read on request, some thousand rows at a time."""
-
-    schema: pa.Schema
-    num_rows: int
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in order. Raises: CaptureError when a part of the capture is damaged."""
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -43,7 +32,7 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
+def write_csv(table: pa.Table, stream: IO[bytes]) -> None:
     """Write a table as UTF-8 with its (plain) column names on the first line.
 
     Nulls are empty, texts are quoted where necessary, and a text that a spreadsheet would run is made plain
@@ -53,32 +42,10 @@ def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
 
     stream.write(",".join(table.schema.names).encode("utf-8") + b"\n")
     options = csv.WriteOptions(include_header=False, quoting_style="needed")
-    for batch in _batches(table):
+    for batch in table.to_batches():
         if batch.num_rows:  # pyarrow 26 writes memory that it never filled for an empty batch before others
             columns = [as_plain_text(column) for column in batch.columns]
             csv.write_csv(pa.RecordBatch.from_arrays(columns, schema=batch.schema), stream, options)
-
-
-def write_parquet(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
-    """Write a table as Parquet."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetWriter(stream, table.schema, compression="zstd") as writer:
-        for batch in _batches(table):
-            writer.write_batch(batch)
-
-
-def _batches(table: pa.Table | StreamedTable) -> Iterable[pa.RecordBatch]:
-    return table.to_batches() if isinstance(table, pa.Table) else table.batches()
-
-
-def json_members(table: StreamedTable, indent: str) -> Iterator[str]:
-    """The rows as members of a JSON list, without its brackets, in pieces: the text of `json.dumps` with indent=2, each
-    line behind `indent`."""
-    for number, batch in enumerate(batch for batch in table.batches() if batch.num_rows):
-        text = json.dumps(batch.to_pylist(), indent=2)
-        members = text.removeprefix("[\n").removesuffix("\n]")
-        yield ("" if number == 0 else ",\n") + "\n".join(indent + line[2:] for line in members.split("\n"))
 
 
 def table_of(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:

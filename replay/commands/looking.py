@@ -116,7 +116,6 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
     Raises: UsageError for another name; CaptureError when the capture is damaged.
     """
     from dxt_replay.profiler_merge.analysis.named_tables import summary_table
-    from dxt_replay.profiler_merge.analysis.patterns import RankFiles
     from dxt_replay.profiler_merge.analysis.table_formats import to_pandas
 
     _check_tables([name], __getattr__("TABLES"))
@@ -127,7 +126,7 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
             return to_pandas(summary_table(tables(source, by=name.removeprefix("by-"), executor=executor).summary))
         made = tables(source, (name,), maps=maps, executor=executor)
         found = made.tables[name]
-        frame = to_pandas(found.table() if isinstance(found, RankFiles) else found)
+        frame = to_pandas(found)
         if made.unread:
             frame.attrs["unread"] = dict(made.unread)
         return frame
@@ -182,7 +181,6 @@ def tables(
     _check_tables(names)
     rules = path_maps(maps)
     width = None if bin is None else parse_duration_ns(bin, "--bin")
-    # Not opened for a time only: the table "rank-files" is read from the capture when it is used.
     source = held(capture)
     asked = not names or STORAGE_LIMIT in names or "findings" in names  # no more is at stake than storage costs
     limit = limit_of(source, curve=STORAGE_LIMIT in names) if asked else None
@@ -382,8 +380,10 @@ def _check_output(place: Path, *, one: bool, force: bool) -> None:
 
 
 def _write_table(table: Any, place: Path, *, force: bool) -> None:
-    """Write an Arrow table or a `StreamedTable` batch by batch. Raises: TargetError when it cannot be written."""
-    from dxt_replay.profiler_merge.analysis.table_formats import write_csv, write_parquet
+    """Write an Arrow table. Raises: TargetError when it cannot be written."""
+    import pyarrow.parquet as pq
+
+    from dxt_replay.profiler_merge.analysis.table_formats import write_csv
     from dxt_replay.traces.output import new_file
 
     if place == _STANDARD_OUTPUT:
@@ -391,7 +391,10 @@ def _write_table(table: Any, place: Path, *, force: bool) -> None:
         sys.stdout.buffer.flush()
         return
     with new_file(place, force=force) as stream:
-        (write_csv if place.suffix == ".csv" else write_parquet)(table, stream)
+        if place.suffix == ".csv":
+            write_csv(table, stream)
+        else:
+            pq.write_table(table, stream, compression="zstd")
 
 
 def _are_many(paths: Sequence[Path]) -> bool:

@@ -9,7 +9,6 @@ from dxt_replay.profiler_merge.analysis.analyse import analyse
 from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, summary_table, views
-from dxt_replay.profiler_merge.analysis.patterns import patterns
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.profiler_merge.analysis.timeline import timeline
@@ -44,7 +43,6 @@ def test_one_pass_gives_what_each_analysis_gives(capture: Capture, part: Part) -
     assert found.summary == summarise(capture, by="file")
     assert found.overlap.ranks == overlap(capture).ranks
     assert found.overlap.steps == overlap(capture).steps
-    assert found.patterns.rank_files.table() == patterns(capture).rank_files.table()
 
 
 def test_every_view_is_a_table_and_json(capture: Capture) -> None:

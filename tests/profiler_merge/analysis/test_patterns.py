@@ -2,20 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis.patterns import patterns
-from dxt_replay.traces.measures.access_pattern import AccessPattern
-from dxt_replay.traces.measures.operation_rows import operation_rows
-from dxt_replay.traces.part import Part
-from dxt_replay.traces.store.part_capture import part_of
-from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.store.writer import ROW_GROUP_ROWS
 from tests.capture_builder import File, Op, build_capture, read, write
-from tests.examples import examples
 
 MIB = 1 << 20
 
@@ -112,86 +102,4 @@ def test_small_is_below_the_stripe_and_below_the_file(tmp_path: Path) -> None:
 
 def test_nothing_accessed(tmp_path: Path) -> None:
     found = patterns(build_capture(tmp_path, files=["/a"]))
-    assert (found.files.num_rows, found.rank_files.num_rows, found.ranks.num_rows) == (0, 0, 1)
-
-
-ROWS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 200), st.integers(0, 60), st.sampled_from("rw")),
-    min_size=1,
-    max_size=60,
-)
-
-
-def random_capture(
-    tmp_path: Path, rows: list[tuple[int, int, int, int, str]], row_group_rows: int = ROW_GROUP_ROWS
-) -> Capture:
-    ops = [
-        (read if op == "r" else write)(file, rank=rank, offset=offset, length=length, start_ns=n)
-        for n, (rank, file, offset, length, op) in enumerate(rows)
-    ]
-    files = [File(f"/{n}", size=260) for n in range(3)]
-    return build_capture(tmp_path, files=files, ops=ops, row_group_rows=row_group_rows)
-
-
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ROWS, st.integers(1, 9))
-def test_tables_against_a_plain_count(tmp_path: Path, rows: list[tuple[int, int, int, int, str]], group: int) -> None:
-    found = patterns(random_capture(tmp_path, rows, row_group_rows=group))
-    for row in found.rank_files.table().to_pylist():
-        own = [r for r in rows if r[:2] == (row["rank"], row["file_id"])]
-        seen = np.zeros(300, dtype=np.int64)
-        for _, _, offset, length, op in own:
-            seen[offset : offset + length] += op == "r"
-        assert row["bytes_read"] == seen.sum()
-        assert row["unique_bytes_read"] == (seen > 0).sum()
-        assert row["reread_bytes"] == seen.sum() - (seen > 0).sum()
-        assert row["reads"] + row["writes"] == len(own)
-        counts = dict.fromkeys(("consecutive", "strided", "restarts", "random"), 0)
-        for op in "rw":
-            for name in plain_classes([(r[2], r[3]) for r in own if r[4] == op and r[3]]):
-                counts[name] += 1
-        assert {name: row[name] for name in counts} == counts
-    sums = {
-        name: sum(found.rank_files.table()[name].to_pylist()) for name in ("reads", "random", "reread_bytes", "io_ns")
-    }
-    assert sums == {name: sum(found.files[name].to_pylist()) for name in sums}
-    assert sums == {name: sum(found.ranks[name].to_pylist()) for name in sums}
-
-
-def plain_classes(accesses: list[tuple[int, int]]) -> list[str]:
-    names = []
-    for place in range(1, len(accesses)):
-        offset, (last, length) = accesses[place][0], accesses[place - 1]
-        moved = offset - last
-        if moved == length:
-            names.append("consecutive")
-        elif place > 1 and moved != 0 and moved == last - accesses[place - 2][0]:
-            names.append("strided")
-        elif offset == 0:
-            names.append("restarts")
-        else:
-            names.append("random")
-    return names
-
-
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ROWS)
-def test_sequential_and_consecutive_are_darshans(tmp_path: Path, rows: list[tuple[int, int, int, int, str]]) -> None:
-    """But for the first access to a file, which Darshan compares with byte 0, and reads of nothing."""
-    rows = [(rank, file, offset + 1, length + 1, op) for rank, file, offset, length, op in rows]
-    capture = random_capture(tmp_path, rows)
-    expected = AccessPattern(3)
-    for batch in operation_rows(capture):
-        expected.add(batch)
-    firsts = {(rank, file, op): offset for rank, file, offset, _, op in reversed(rows)}
-    found = patterns(capture).files
-    assert sum(found["sequential"].to_pylist()) == expected.counts.sequential - sum(o > 0 for o in firsts.values())
-    assert sum(found["consecutive"].to_pylist()) == expected.counts.consecutive - sum(o == 1 for o in firsts.values())
-
-
-def test_filters(tmp_path: Path) -> None:
-    rows = [(0, 0, 0, 5, "r"), (1, 1, 0, 7, "r"), (1, 1, 7, 7, "w")]
-    found = patterns(part_of(random_capture(tmp_path, rows), Part(ranks=(1,), operations=("read",))))
-    assert found.ranks["rank"].to_pylist() == [1]
-    assert found.files["bytes_read"].to_pylist() == [7]
-    assert found.files["bytes_written"].to_pylist() == [0]
+    assert (found.files.num_rows, found.ranks.num_rows) == (0, 1)

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis import patterns as module
 from dxt_replay.profiler_merge.analysis.patterns import patterns
+from dxt_replay.profiler_merge.analysis.queries import made_by_query
 from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES
-from dxt_replay.traces.measures import operation_rows
-from dxt_replay.traces.measures.intervals import BoundedUnion
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
-from dxt_replay.traces.store import reader, writer
 from dxt_replay.traces.store.part_capture import part_of
-from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.writer import (
     ROW_GROUP_ROWS,
-    OpsWriter,
-    create_capture,
-    write_capture_info,
-    write_files,
-    write_spans,
 )
-from tests.capture_builder import File, Op, build_capture, files_table, spans_table
+from tests.capture_builder import File, Op, build_capture
 from tests.examples import examples
 
 RANKS, FILES = 4, 5
@@ -200,76 +187,14 @@ def test_all_three_tables_against_a_plain_count(
         {**row, "rank": rank, "file_id": file, "path": f"/data/{file}", "format": "other"}
         for (rank, file), row in rows.items()
     ]
-    batches = list(found.rank_files.batches())
-    assert pa.Table.from_batches(batches, schema=TABLES["rank-files"].schema).to_pylist() == [
+    part = part_of(capture, Part(ranks=ranks or None))
+    assert made_by_query(part, TABLES["rank-files"]).to_pylist() == [
         {name: plain_pattern(row) if name == "pattern" else row[name] for name in TABLES["rank-files"].columns}
         for row in expected
     ]
-    assert found.rank_files.num_rows == len(expected)
-    assert found.rank_files.table().num_rows == len(expected)
     assert found.files.to_pylist() == [
         {name: row[name] for name in TABLES["files"].columns} for row in plain_files(rows)
     ]
     assert found.ranks.to_pylist() == [
         {name: row[name] for name in TABLES["ranks"].columns} for row in plain_ranks(rows, ranks or range(RANKS))
     ]
-
-
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(OPS, st.integers(0, 30))
-def test_the_largest_are_those_of_the_whole_table(tmp_path: Path, ops: list[Op], count: int) -> None:
-    found = patterns(random_capture(tmp_path, ops)[0]).rank_files
-    rows = sorted(found.table().to_pylist(), key=lambda row: -(row["bytes_read"] + row["bytes_written"]))
-    assert found.largest(count).to_pylist() == rows[:count]
-
-
-def wide_capture(folder: Path, ranks: int, files: int) -> Capture:
-    """Every rank reads every file twice, at two places."""
-    path = folder / f"wide-{ranks}.capture"
-    create_capture(path)
-    number = np.repeat(np.arange(files, dtype=np.int32), 2)
-    zeros = np.zeros(2 * files, dtype=np.int8)
-    with OpsWriter(path) as writer:
-        for rank in range(ranks):
-            columns = {
-                "rank": np.full(2 * files, rank, dtype=np.int32),
-                "lane": zeros.astype(np.int32),
-                "op": np.full(2 * files, READ, dtype=np.int8),
-                "api": zeros,
-                "file_id": number,
-                "offset": np.tile([0, 500], files),
-                "length": np.full(2 * files, 100),
-                "start_ns": np.arange(2 * files) * 100,
-                "end_ns": np.arange(2 * files) * 100 + 50,
-                "step": zeros.astype(np.int32),
-                "origin": zeros,
-            }
-            writer.write(table_from_columns(columns, OPS_SCHEMA))
-    write_files(path, files_table([File(f"/data/{place}", size=1000) for place in range(files)], []))
-    write_spans(path, spans_table([]))
-    write_capture_info(path, CaptureInfo(job=Job(nprocs=ranks, run_time_s=1.0), ranks=tuple(range(ranks))))
-    return open_capture(path)
-
-
-def peak_bytes(capture: Capture) -> int:
-    """The most memory that the tables and a pass over the rows of all ranks and files take."""
-    tracemalloc.start()
-    try:
-        found = patterns(capture)
-        assert sum(part.num_rows for part in found.rank_files.batches()) == found.rank_files.num_rows
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_memory_does_not_grow_with_pairs_of_rank_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the pieces of the unions and the rows that are read at once, which are bounded, and here by less than
-    a test can make."""
-    files, few, many = 2_000, 2, 42
-    monkeypatch.setattr(module, "BoundedUnion", partial(BoundedUnion, limit=2 * files))
-    monkeypatch.setattr(writer, "SHARED_ROWS", 1)
-    monkeypatch.setattr(operation_rows, "FEW_ROWS", files)
-    monkeypatch.setattr(reader, "COUNTED_TOGETHER", files)
-    peak_bytes(wide_capture(tmp_path, 1, 10))
-    growth = peak_bytes(wide_capture(tmp_path, many, files)) - peak_bytes(wide_capture(tmp_path, few, files))
-    assert growth < 8 * files * (many - few), "more than one number is kept for each rank and file"
