@@ -48,7 +48,6 @@ GROUPS = {
         "docs/test_typed_pages.py",
         "fuzz",
         "golden/test_commands.py",
-        "profiler_merge/analysis/test_against_sources.py",
         "profiler_merge/analysis/test_pieces.py",
         "profiler_merge/analysis/test_rank_files.py",
         "profiler_merge/analysis/test_worker_starts.py::test_workers_of_recorded_jobs",

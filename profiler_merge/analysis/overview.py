@@ -4,47 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.analysis.analyse import Analysis, AnalysisCollector
-from dxt_replay.profiler_merge.analysis.bars import (
-    MOST_BARS,
-    KeyCollector,
-    LaneBars,
-    LoopBars,
-    bar_collector,
-    loop_bars,
-)
-from dxt_replay.profiler_merge.analysis.collect import Begin, Together, collect
+from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
+from dxt_replay.profiler_merge.analysis.bars import COLUMNS as BARS
+from dxt_replay.profiler_merge.analysis.bars import MOST_BARS, Drawn, lane_bars, loop_bars
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of
-from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, file_offsets
 from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals
-from dxt_replay.profiler_merge.analysis.queries import made_by_query
+from dxt_replay.profiler_merge.analysis.queries import made_by_query, relations
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
 from dxt_replay.profiler_merge.analysis.tables import TABLES
-from dxt_replay.profiler_merge.analysis.timeline import Timeline, TimelineCollector, timeline_collector
-from dxt_replay.traces.layers import FileLayers
-from dxt_replay.traces.part import Part
+from dxt_replay.profiler_merge.analysis.timeline import COLUMNS as COURSE
+from dxt_replay.profiler_merge.analysis.timeline import Timeline, timeline_of
 from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.storage_limit import Limit
-from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers import ALONE, Workers
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 COURSE_BINS = 400
 HEAT_BINS = 240
 MOST_SHOWN_RANKS = 16
 
+MOST_FILES = 16
+MOST_POINTS = 4_000
+"""Operations of all files together. A file with fewer than its share leaves the rest to the others."""
+
+_SPREADING = 2_654_435_761
+"""2**32 divided by the golden ratio: its multiples pick about every n-th operation without a period of n."""
+
 _QUIET_SHARE = 0.001
 """Share of all bytes, and of all time in I/O and in compute, below which the beginning of a capture is quiet."""
 _LEAST_QUIET_SHARE = 0.1
 """Least share of the charts' time that a quiet beginning must have to be cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileOffsets:
+    """A sample of one file's operations, rank after rank; int64 arrays (n,).
+
+    written: 1 for a write, 0 for a read.
+    operations: number of operations of the file, of which about one in `one_in` is in the sample.
+    """
+
+    file_id: int
+    operations: int
+    one_in: int
+    rank: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    written: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,8 +85,8 @@ class Overview:
     findings: tuple[Finding, ...]
     course: Timeline
     by_rank: Timeline
-    lanes: LaneBars
-    loops: LoopBars
+    lanes: Drawn[tuple[int, int, str]]
+    loops: Drawn[tuple[int, str]]
     roles: Mapping[tuple[int, int], str]
     shown_ranks: tuple[int, ...]
     offsets: tuple[FileOffsets, ...]
@@ -102,63 +120,39 @@ def overview(
     `on_rows` receives how many rows of the first pass are done. `limit`: the storage limit, from the causal model.
     Raises: CaptureError when the capture is damaged.
     """
-    saved_s = None if limit is None else limit.saved_between_s
-    few_ranks = len(capture.ranks) <= MOST_SHOWN_RANKS
-    begin = partial(
-        _FirstPass,
-        course=timeline_collector(capture, bins=COURSE_BINS),
-        by_rank=timeline_collector(capture, bins=HEAT_BINS, per_rank=True),
-        with_keys=few_ranks,
-    )
-    without = ("step",) if few_ranks else ("lane", "step")
-    first = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
-    found, course = first.analyses.analysis(capture, saved_s), first.course.timeline()
+    found = analyse(capture, on_rows=on_rows, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
     shown = shown_ranks(found)
-    few = capture if shown == capture.ranks or not capture.operation_count() else part_of(capture, Part(ranks=shown))
-    keys = first.keys if few is capture else None
-    bars = bar_collector(
-        few,
-        keys or collect(few, KeyCollector, without=("step",), workers=workers),
-        most_bars=most_bars,
-        centres_ns=moments(found, course),
-        window_operations=most_bars * 3 // 16,
-    )
+    with relations(capture, {*COURSE, *BARS}, keep=True) as database:
+        course = timeline_of(database, capture, bins=COURSE_BINS)
+        by_rank = timeline_of(database, capture, bins=HEAT_BINS, per_rank=True)
+        lanes = lane_bars(
+            database,
+            shown,
+            most_bars=most_bars,
+            centres_ns=moments(found, course),
+            window_operations=most_bars * 3 // 16,
+        )
+        loops = loop_bars(database, capture.spans, shown, most_bars * 3 // 4)
+        offsets = file_offsets(database, found.patterns.files, most_points=most_bars // 4)
+        sizes = made_by_query(database, TABLES["sizes"])
     return Overview(
         name=capture.path.name,
         info=capture.info,
         analysis=found,
         findings=findings_of(found),
         course=course,
-        by_rank=first.by_rank.timeline(),
-        lanes=collect(few, bars, without=("step",), workers=workers).lane_bars(),
-        loops=loop_bars(capture.spans, shown, most_bars * 3 // 4),
+        by_rank=by_rank,
+        lanes=lanes,
+        loops=loops,
         roles=roles_of(capture, shown),
         shown_ranks=shown,
-        offsets=file_offsets(capture, found.patterns.files, most_points=most_bars // 4),
+        offsets=offsets,
         mounts=mount_totals(capture.files, found.patterns.files),
-        sizes=made_by_query(capture, TABLES["sizes"]),
+        sizes=sizes,
         quiet_until_ns=quiet_until_ns(course, found),
         paths=capture.paths(),
         storage_limit=limit,
     )
-
-
-class _FirstPass(Together):
-    """All analyses, both timelines, and the keys of the bars if all ranks are shown."""
-
-    def __init__(
-        self,
-        capture: Capture,
-        layers: FileLayers,
-        *,
-        course: Begin[TimelineCollector],
-        by_rank: Begin[TimelineCollector],
-        with_keys: bool,
-    ) -> None:
-        self.analyses = AnalysisCollector(capture, layers)
-        self.course, self.by_rank = course(capture, layers), by_rank(capture, layers)
-        self.keys = KeyCollector(capture, layers) if with_keys else None
-        self.parts = (self.analyses, self.course, self.by_rank, *([self.keys] if self.keys else []))
 
 
 def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:
@@ -213,3 +207,39 @@ def moments(analysis: Analysis, course: Timeline) -> list[tuple[str, int, int]]:
         )
         found.append(("slowest step", begin, begin + duration + evaluation))
     return found
+
+
+def file_offsets(
+    database: DuckDBPyConnection, files: pa.Table, *, most_points: int = MOST_POINTS
+) -> tuple[FileOffsets, ...]:
+    """Traced reads and writes of the MOST_FILES files with the most of them, the most first.
+
+    From the relations of a capture; `files`: its table of that name.
+    """
+    counts = files["reads"].to_numpy() + files["writes"].to_numpy()
+    busiest = [place for place in np.argsort(-counts, kind="stable")[:MOST_FILES].tolist() if counts[place]]
+    operations = {files["file_id"][place].as_py(): int(counts[place]) for place in busiest}
+    one_in, left = {}, most_points
+    for place, (file_id, count) in enumerate(sorted(operations.items(), key=lambda item: item[1])):
+        share = max(left // (len(operations) - place), 1)
+        one_in[file_id] = -(-count // share)
+        left -= min(count, share)
+    if not operations:
+        return ()
+    chosen = ", ".join(f"({file_id}, {(1 << 32) // one_in[file_id]})" for file_id in operations)
+    found = database.sql(f"""SELECT file_id, rank, start_ns, end_ns, "offset", length, (op = 'write')::INT AS written
+        FROM (SELECT file_id, rank, start_ns, end_ns, "offset", length, op, number, most,
+                row_number() OVER (PARTITION BY file_id ORDER BY number) - 1 AS nth
+            FROM transfers JOIN (VALUES {chosen}) AS chosen (file_id, most) USING (file_id) WHERE "offset" >= 0)
+        WHERE nth * {_SPREADING} % {1 << 32} < most ORDER BY number""").to_arrow_table()
+    columns = {name: found[name].to_numpy().astype(np.int64) for name in found.column_names}
+    file_ids = columns.pop("file_id")
+    return tuple(
+        FileOffsets(
+            file_id=file_id,
+            operations=count,
+            one_in=one_in[file_id],
+            **{name: column[file_ids == file_id] for name, column in columns.items()},
+        )
+        for file_id, count in operations.items()
+    )

@@ -23,10 +23,11 @@ They are made from what the reader of captures checks and translates, so a captu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,9 @@ from dxt_replay.traces.schema import OPS_SCHEMA, READ, REFUSED, VOCABULARY, WRIT
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_bytes
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 _MEMORY = "1GB"
 _MADE_FROM = ("op", "api", "origin", "file_id")
 _ENUMS = {**VOCABULARY, "interface": tuple(INTERFACES)}
@@ -49,26 +53,38 @@ def query(capture: Capture, sql: str) -> pa.Table:
 
     Raises: CaptureError when the capture is damaged; duckdb.Error for a query that DuckDB refuses.
     """
+    every = re.search(r"(select|,|\.)\s*\*", sql, re.IGNORECASE)
+    names = [name for name in OPS_SCHEMA.names if every or re.search(rf"\b{name}\b", sql)]
+    with relations(capture, names) as database:
+        return database.sql(sql).to_arrow_table()
+
+
+@contextmanager
+def relations(capture: Capture, names: Collection[str], *, keep: bool = False) -> Iterator[DuckDBPyConnection]:
+    """A database with the relations of a capture, for a single query of `ops`, or with `keep` for several.
+
+    `names`: columns of OPS_SCHEMA that are read. Raises: as `query`.
+    """
     import duckdb
 
-    every = re.search(r"(select|,|\.)\s*\*", sql, re.IGNORECASE)
-    names = [name for name in OPS_SCHEMA.names if every or name in _MADE_FROM or re.search(rf"\b{name}\b", sql)]
     damage: list[DxtReplayError] = []
     with TemporaryDirectory(prefix="dxt-replay-") as scratch:
         config: dict[str, Any] = {"memory_limit": _MEMORY, "temp_directory": scratch}
         with duckdb.connect(config=config) as database:
             for name, values in _ENUMS.items():
                 database.execute(f"CREATE TYPE {name}_name AS ENUM {values}")
-            schema = pa.schema([*(OPS_SCHEMA.field(name) for name in names), *_ADDED])
+            fields = [field for field in OPS_SCHEMA if field.name in names or field.name in _MADE_FROM]
+            schema = pa.schema([*fields, *_ADDED])
             batches = _batches(capture, schema, file_layers(capture), damage)
             database.register("rows", pa.RecordBatchReader.from_batches(schema, batches))
             for name in ("files", "spans", "lanes"):
                 database.register(name, getattr(capture, name))
             typed = ", ".join(f"{name}::{name}_name AS {name}" for name in schema.names if name in _ENUMS)
-            database.execute(f"CREATE VIEW ops AS SELECT * REPLACE ({typed}) FROM rows")
-            database.execute(_TRANSFERS)
+            kind = "TEMP TABLE" if keep else "VIEW"
             try:
-                return database.sql(sql).to_arrow_table()
+                database.execute(f"CREATE {kind} ops AS SELECT * REPLACE ({typed}) FROM rows")
+                database.execute(_TRANSFERS)
+                yield database
             except duckdb.Error:
                 if damage:  # DuckDB knows an error of the reader only as a text
                     raise damage[0] from None
@@ -108,9 +124,10 @@ def _batches(
         raise
 
 
-def made_by_query(capture: Capture, table: Table) -> pa.Table:
-    """A table whose description has a query. Raises: CaptureError when the capture is damaged."""
-    return query(capture, table.query).select(table.schema.names).cast(table.schema)
+def made_by_query(source: Capture | DuckDBPyConnection, table: Table) -> pa.Table:
+    """A table whose description has a query, of a capture or of its relations. Raises: as `query`."""
+    made = query(source, table.query) if isinstance(source, Capture) else source.sql(table.query).to_arrow_table()
+    return made.select(table.schema.names).cast(table.schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,3 @@ def test_the_values_can_be_read_back(texts: list[str | None]) -> None:
     shown = as_plain_text(pa.array(texts, pa.string())).to_pylist()
     back = [None if text is None else re.sub(r"\A'(?='*[=+@\t\r-])", "", text) for text in shown]
     assert back == texts
-
-
-def test_columns_of_numbers_stay() -> None:
-    column = pa.array([-1, 2])
-    assert as_plain_text(column) is column

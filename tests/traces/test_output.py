@@ -23,7 +23,6 @@ from dxt_replay.traces.store.writer import (
     write_files,
     write_spans,
 )
-from tests.capture_builder import build_capture, read
 
 
 def fill(working: Path, run_time_s: float = 1.0) -> None:
@@ -171,14 +170,6 @@ def test_a_working_copy_of_another_node_stays_although_its_lock_is_not_seen(tmp_
     assert names(tmp_path) == sorted([elsewhere.name, "c.capture"])
 
 
-def test_an_empty_directory_is_replaced_by_force_alone(tmp_path: Path) -> None:
-    (tmp_path / "c.capture").mkdir()
-    with pytest.raises(TargetError, match="--force"):
-        write_capture(tmp_path / "c.capture")
-    write_capture(tmp_path / "c.capture", force=True)
-    assert open_capture(tmp_path / "c.capture").ranks == (0,)
-
-
 def test_parent_directories_are_not_made(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"absent does not exist: make that directory first"):
         write_capture(tmp_path / "absent" / "c.capture")
@@ -254,15 +245,6 @@ def test_names_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
         fill(working)
     assert open_capture(path).ranks == (0,)
     assert names(tmp_path) == [path.name]
-
-
-def test_captures_of_older_versions_are_replaced_too(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, ops=[read(0)], files=["/a"])
-    (capture.path / "ops" / "usage-0000000.parquet").write_bytes(b"counts of version 2")
-    (capture.path / "usage").mkdir()
-    (capture.path / "usage" / "usage-0000000.parquet").write_bytes(b"counts of version 3")
-    write_capture(capture.path, force=True)
-    assert open_capture(capture.path).operation_count() == 0
 
 
 @pytest.mark.parametrize("name", ["x.html", "x.capture"])

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.records import PACE_CHOICES, CacheRecord, ReplayRecord, is_replay, replay_record
+from dxt_replay.traces.records import CacheRecord, ReplayRecord, replay_record
 from dxt_replay.traces.schema import CaptureInfo, Job
 
 RESULT = {
@@ -39,11 +38,6 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert record.as_made_by(operations_stored=7)["operations_stored"] == 7
 
 
-def test_a_capture_that_is_not_a_replay_has_none() -> None:
-    assert replay_record(info(program="dxt-replay", command="merge", operations_stored=3)) is None
-    assert not is_replay(info())
-
-
 def test_what_an_older_release_did_not_write_has_defaults() -> None:
     old = {"program": "dxt-replay", "version": "0.0.1", "command": "run", "operations_stored": 3, "pace": "think"}
     assert replay_record(info(**old, speed=2)) == ReplayRecord(pace="think", speed=2.0, compute_speed=2.0, io_speed=2.0)
@@ -72,7 +66,3 @@ def test_what_an_older_release_did_not_write_has_defaults() -> None:
 def test_what_cannot_be_understood_is_an_error_with_its_place(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(CaptureError, match=rf"x/capture\.json: .*{named}.*run the replay again"):
         replay_record(info(**{"command": "run", "pace": "timed", **wrong}), "x/capture.json")
-
-
-def test_the_names_of_the_paces_are_those_of_the_plan() -> None:
-    assert tuple(pace.value for pace in Pace) == PACE_CHOICES

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,13 +13,6 @@ from dxt_replay.traces.stable_order import runs, stable_order
 def test_order_is_that_of_a_stable_argsort(keys: list[int]) -> None:
     array = np.array(keys, dtype=np.int64)
     np.testing.assert_array_equal(stable_order(array), np.argsort(array, kind="stable"))
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint64])
-@pytest.mark.parametrize("top", [3, 120])
-def test_order_of_other_integer_types(dtype: type, top: int) -> None:
-    keys = np.random.default_rng(1).integers(0, top, 500).astype(dtype)
-    np.testing.assert_array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
 
 
 def test_runs_begin_where_the_value_changes() -> None:

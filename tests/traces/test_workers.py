@@ -65,18 +65,6 @@ def test_sums_are_the_same_bit_for_bit() -> None:
     assert len(found) == 1
 
 
-def test_processes_stay_for_the_next_pass_and_end() -> None:
-    with Workers(2) as workers:
-        with workers.results(in_process, PIECES) as results:
-            first = set(results)
-        with workers.results(in_process, PIECES) as results:
-            first |= set(results)
-        assert 1 <= len(first) <= 2
-        assert os.getpid() not in first
-        assert all(map(alive, first))
-    assert not any(map(alive, first))
-
-
 @pytest.mark.parametrize(("count", "pieces"), [(2, 2), (2, 3), (3, 12), (8, 2), (8, 5)])
 def test_no_more_pieces_are_in_memory_than_the_processes_need(tmp_path: Path, count: int, pieces: int) -> None:
     """The caller folds one result at a time; each begun piece leaves a mark."""
@@ -207,12 +195,3 @@ def test_the_end_of_a_script_ends_its_workers(tmp_path: Path, number: int) -> No
 def test_at_least_one_process_works(count: int) -> None:
     with pytest.raises(UsageError, match=f"--workers {count}: give at least 1"):
         Workers(count)
-
-
-def test_errors_keep_their_attributes_on_the_way() -> None:
-    import pickle
-
-    error = CaptureError("damaged")
-    error.known_to_all = True
-    found = pickle.loads(pickle.dumps(error))
-    assert (type(found), str(found), found.known_to_all) == (CaptureError, "damaged", True)

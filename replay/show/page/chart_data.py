@@ -20,8 +20,7 @@ from dxt_replay.traces.units import MIB, NS_PER_MS, NS_PER_S, NS_PER_US, format_
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.bars import Bars
-    from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets
-    from dxt_replay.profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.overview import FileOffsets, Overview
     from dxt_replay.profiler_merge.analysis.timeline import Timeline
     from dxt_replay.traces.storage_limit import StorageLimit
     from dxt_replay.traces.store.reader import Capture

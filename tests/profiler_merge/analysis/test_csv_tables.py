@@ -75,12 +75,6 @@ def test_totals_and_groups_say_what_their_rows_say(real_capture: Capture) -> Non
         check(summary_table(views(real_capture, [], by=by).summary))
 
 
-def test_an_empty_piece_before_others_is_left_out() -> None:
-    schema = pa.schema([("step", pa.int32()), ("name", pa.string()), ("start_s", pa.float64())])
-    pieces = [[], [{"step": 1, "name": "a", "start_s": 0.5}] * 120, [], [{"step": 2, "name": None, "start_s": 1.0}]]
-    check(pa.concat_tables([pa.Table.from_pylist(piece, schema=schema) for piece in pieces]))
-
-
 def test_a_name_that_a_spreadsheet_would_run_is_text(tmp_path: Path) -> None:
     cells = csv_rows(pa.table({"path": ["=cmd|x!A0", "/a"], "change": [-1, -2]}))
     assert cells == [{"path": "'=cmd|x!A0", "change": "-1"}, {"path": "/a", "change": "-2"}]

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis import finding as thresholds
 from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding
-from dxt_replay.profiler_merge.analysis.findings import SCHEMA, findings, findings_table
+from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.profiler_merge.files import classify
 from dxt_replay.traces.schema import FORMATS, CaptureInfo, Coverage, Job
 from tests.capture_builder import File, Op, Span, build_capture, read, write
@@ -131,13 +130,6 @@ def test_rereads(tmp_path: Path, passes: int, found: bool) -> None:
     assert ("re-reads" in codes(tmp_path, files=["/a"], ops=ops)) == found
 
 
-def test_rereads_of_half_of_the_bytes_and_of_less(tmp_path: Path) -> None:
-    once = [read(0, offset=n * MIB, length=MIB, start_ns=n) for n in range(3)]
-    for again, found in ((2, False), (3, True)):
-        more = [read(0, offset=n * MIB, length=MIB, start_ns=10 + n) for n in range(again)]
-        assert ("re-reads" in codes(tmp_path / str(again), files=["/a"], ops=[*once, *more])) == found
-
-
 @pytest.mark.parametrize(("overlapping", "found"), [(4, True), (1, False)])
 def test_bytes_that_several_ranks_read(tmp_path: Path, overlapping: int, found: bool) -> None:
     ops = [
@@ -253,35 +245,11 @@ def test_what_a_checkpoint_writes_is_told_also_from_counters(tmp_path: Path) -> 
     assert "writes 4.00 MiB in all" in found["checkpoint-blocking"].evidence
 
 
-def test_a_checkpoint_that_costs_less_than_a_hundredth(tmp_path: Path) -> None:
-    for count, found in ((100, True), (3000, False)):
-        spans = [
-            Span("step", start_ns=(6 + 4 * n if n else 0) * MS, end_ns=(10 + 4 * n) * MS, step=n) for n in range(count)
-        ]
-        spans.append(Span("checkpoint", start_ns=0, end_ns=10 * MS))
-        assert ("checkpoint-blocking" in codes(tmp_path / str(count), spans=spans)) == found
-
-
 def test_a_healthy_capture_has_no_finding(tmp_path: Path) -> None:
     spans = steps(10, 100 * MS, compute=(0, 100 * MS))
     ops = [read(0, offset=n * MIB, length=MIB, start_ns=n * 10 * MS, end_ns=n * 10 * MS + 9 * MS) for n in range(90)]
     assert codes(tmp_path, files=["/a"], ops=ops, spans=spans, info=info(run_s=1)) == {}
     assert codes(tmp_path / "empty") == {}
-
-
-def test_the_table_has_a_row_for_each(tmp_path: Path) -> None:
-    found = findings(build_capture(tmp_path, files=["/a"], ops=reads(200, 4 * KIB)))
-    table = findings_table(found)
-    assert table.schema == SCHEMA
-    assert table["code"].to_pylist() == [finding.code for finding in found]
-    assert "small_reads_pct" in table["values"].to_pylist()[0]
-
-
-def test_every_threshold_says_why() -> None:
-    source = Path(thresholds.__file__).read_text(encoding="utf-8").splitlines()
-    values = [place for place, line in enumerate(source) if " = " in line and line[0].isupper()]
-    assert len(values) > 15
-    assert all(source[place + 1].startswith('"""') for place in values)
 
 
 def test_what_could_gain_less_than_a_hundredth_is_not_a_finding(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dxt_replay.profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
+from dxt_replay.profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.traces.measures.access_pattern import AccessCounts
 from dxt_replay.traces.measures.operation_rows import operation_rows
 from dxt_replay.traces.schema import CaptureInfo, Job, Source
 from tests.capture_builder import File, build_capture, files_table, read, write
@@ -55,16 +54,3 @@ def test_counters_are_preferred_per_interface(tmp_path: Path) -> None:
         operations=3, bytes=250, reads=0, writes=3, reconstructed=1, source="counters"
     )
     assert found["POSIX"].source == "operations"
-
-
-def test_darshans_pattern_counts_add_over_files_and_directions() -> None:
-    one = {"posix_reads": 8, "posix_writes": 2, "posix_seq_reads": 7, "posix_consec_reads": 5}
-    other = {"posix_reads": 0, "posix_writes": 10, "posix_seq_writes": 6, "posix_consec_writes": 1}
-    table = files_table([File("/a", counters=one), File("/b", counters=other), "/c"])
-    assert posix_pattern(table) == AccessCounts(accesses=20, sequential=13, consecutive=6)
-
-
-def test_there_is_no_darshan_pattern_without_its_counters() -> None:
-    assert posix_pattern(files_table(["/a"])) is None
-    assert posix_pattern(files_table([File("/a", counters={"posix_reads": 0, "posix_seq_reads": 0})])) is None
-    assert posix_pattern(files_table([File("/a", counters={"posix_reads": 4})])) is None

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis.analyse import analyse
 from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, summary_table, views
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.profiler_merge.analysis.timeline import timeline
-from dxt_replay.traces.part import Part
-from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, write
 
@@ -34,15 +31,6 @@ def capture(tmp_path: Path) -> Capture:
             Span("compute", start_ns=5 * MS, end_ns=60 * MS),
         ],
     )
-
-
-@pytest.mark.parametrize("part", [Part(), Part(ranks=(0,)), Part(from_ns=50 * MS)])
-def test_one_pass_gives_what_each_analysis_gives(capture: Capture, part: Part) -> None:
-    capture = part_of(capture, part)
-    found = analyse(capture, by="file")
-    assert found.summary == summarise(capture, by="file")
-    assert found.overlap.ranks == overlap(capture).ranks
-    assert found.overlap.steps == overlap(capture).steps
 
 
 def test_every_view_is_a_table_and_json(capture: Capture) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.profiler_merge.analysis.offset_samples import MOST_FILES, file_offsets
+from dxt_replay.profiler_merge.analysis.bars import COLUMNS
+from dxt_replay.profiler_merge.analysis.overview import MOST_FILES, file_offsets
 from dxt_replay.profiler_merge.analysis.patterns import patterns
+from dxt_replay.profiler_merge.analysis.queries import relations
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture, read, write
 
@@ -15,7 +17,8 @@ MS = 1_000_000
 
 
 def offsets(capture: Capture, most_points: int = 1_000) -> tuple:
-    return file_offsets(capture, patterns(capture).files, most_points=most_points)
+    with relations(capture, COLUMNS) as database:
+        return file_offsets(database, patterns(capture).files, most_points=most_points)
 
 
 def test_few_operations_are_all_there(tmp_path: Path) -> None:

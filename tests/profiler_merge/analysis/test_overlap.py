@@ -48,34 +48,6 @@ def loop_capture(tmp_path: Path, **columns: Any) -> Capture:
     )
 
 
-def test_every_time_of_a_small_loop(tmp_path: Path) -> None:
-    (rank,) = overlap(loop_capture(tmp_path)).ranks.to_pylist()
-    times = {name: value // MS for name, value in rank.items() if name.endswith("_ns")}
-    assert times == {
-        "loop_ns": 29,
-        "compute_ns": 17,
-        "input_wait_ns": 6,
-        "collective_ns": 1,
-        "checkpoint_ns": 2,
-        "evaluation_ns": 0,
-        "io_in_evaluation_ns": 0,
-        "compute_in_loop_ns": 17,
-        "input_wait_in_loop_ns": 6,
-        "collective_in_loop_ns": 1,
-        "checkpoint_in_loop_ns": 2,
-        "io_ns": 6,
-        "io_hidden_ns": 3,
-        "io_exposed_ns": 3,
-        "io_in_wait_ns": 3,
-        "io_in_collective_ns": 0,
-        "io_in_checkpoint_ns": 0,
-        "io_in_loop_ns": 6,
-        "pipeline_ns": 9,
-        "reconstructed_io_ns": 2,
-    }
-    assert (rank["profiled"], rank["steps"]) == (True, 3)
-
-
 def test_shares_are_of_the_run_and_of_the_loop(tmp_path: Path) -> None:
     shares = overlap(loop_capture(tmp_path, ranks=[1])).shares()
     assert shares == pytest.approx(
@@ -155,30 +127,6 @@ def test_why_a_step_was_slow(tmp_path: Path, cause: str, spans: list[Span], ops:
     found = overlap(build_capture(tmp_path, files=["/a"], ops=ops, spans=[*steps, *spans])).slowest(1)
     assert found["why"].to_pylist() == [cause]
     assert cause in CAUSES
-
-
-def test_ranks_without_spans_have_io_and_nothing_else(tmp_path: Path) -> None:
-    found = overlap(build_capture(tmp_path, files=["/a"], ops=[read(0, length=1, start_ns=0, end_ns=5)]))
-    assert found.ranks["io_ns"][0].as_py() == 5
-    assert not found.ranks["profiled"][0].as_py()
-    assert found.io_hidden_pct is None
-    assert found.shares()["input_wait_pct"] is None
-    assert found.steps.num_rows == 0
-
-
-def test_filters_choose_operations_and_spans(tmp_path: Path) -> None:
-    capture = loop_capture(tmp_path)
-    window = overlap(part_of(capture, Part(from_ns=10 * MS)))
-    assert (
-        window.ranks["io_ns"][0].as_py(),
-        window.ranks["compute_ns"][0].as_py(),
-        window.ranks["steps"][0].as_py(),
-    ) == (2 * MS, 11 * MS, 2)
-    cut = overlap(part_of(capture, Part(until_ns=15 * MS)))
-    assert (cut.ranks["compute_ns"][0].as_py(), cut.ranks["steps"][0].as_py()) == (7 * MS, 1)
-    written = overlap(part_of(capture, Part(operations=("write",))))
-    assert written.ranks["steps"][0].as_py() == overlap(capture).ranks["steps"][0].as_py()
-    assert (written.ranks["io_ns"][0].as_py(), written.ranks["reconstructed_io_ns"][0].as_py()) == (0, 2 * MS)
 
 
 KINDS = ("compute", "input_wait", "collective", "checkpoint")

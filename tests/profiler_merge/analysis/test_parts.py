@@ -68,11 +68,6 @@ def test_what_is_left_out_is_not_in_the_counters(tmp_path: Path) -> None:
     assert summarise(part_of(source, Part(ranks=(0,)))).interfaces["POSIX"].reads == 2
 
 
-def test_means_are_over_the_chosen_ranks(tmp_path: Path) -> None:
-    one = summarise(part_of(capture(tmp_path), Part(ranks=(1,))))
-    assert one.io_time_s.sum_per_rank_mean == one.io_time_s.sum_per_rank_max == pytest.approx(1e-6)
-
-
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.lists(st.integers(1, 49), unique=True, max_size=4))
 def test_adjacent_windows_add_up(tmp_path: Path, starts: list[int], cuts: list[int]) -> None:

@@ -129,9 +129,3 @@ def test_damage_is_the_error_of_the_reader(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-200] + bytes(200))
     with pytest.raises(CaptureError):
         query(capture, "SELECT count(*) FROM ops")
-
-
-def test_a_capture_without_operations_has_empty_tables(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path)
-    assert all(not rows(capture, name) for name, table in TABLES.items() if table.query)
-    assert group_totals(capture, "size") == ()

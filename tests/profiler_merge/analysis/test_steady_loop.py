@@ -75,10 +75,6 @@ def test_a_replay_that_keeps_to_recorded_times_has_no_waits(tmp_path: Path, pace
     assert (loop_of(tmp_path, spans=steps([10, 10], [1, 1]), info=info) is not None) == known
 
 
-def test_without_steps_there_is_no_loop(tmp_path: Path) -> None:
-    assert loop_of(tmp_path, spans=[Span("compute", start_ns=0, end_ns=5)]) is None
-
-
 def test_an_evaluation_is_no_part_of_its_step_nor_of_the_loop(tmp_path: Path) -> None:
     """Four steps of 10 ms; the last one's mark stays open over an evaluation that waits for its data for 400 ms."""
     spans = steps([10, 10, 10, 510], [1, 1, 1, 1])
@@ -97,13 +93,3 @@ def test_an_evaluation_is_no_part_of_its_step_nor_of_the_loop(tmp_path: Path) ->
     assert overlap(capture).slowest().num_rows == 0
     (row,) = (row for section in summary_sections(found) for row in section.rows if row[0] == "evaluations")
     assert row[1].startswith("1, 500 ms")
-
-
-def test_an_evaluation_between_steps_counts_once(tmp_path: Path) -> None:
-    spans = [
-        Span("step", start_ns=begin * MS, end_ns=(begin + 10) * MS, step=number) for number, begin in enumerate((0, 50))
-    ]
-    spans += [Span("other", start_ns=15 * MS, end_ns=45 * MS, name="validation")]
-    found = loop_of(tmp_path, spans=spans)
-    assert found is not None
-    assert (found.evaluations, found.evaluation_s, found.loop_s) == (1, 0.03, 0.03)

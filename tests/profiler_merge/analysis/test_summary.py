@@ -125,47 +125,6 @@ def test_a_replay_is_not_described_by_the_counters_of_its_source(tmp_path: Path)
     assert found.interfaces["POSIX"].operations == 1
 
 
-def test_excluded_files_leave_operations_and_counters(tmp_path: Path) -> None:
-    capture = build_capture(
-        tmp_path,
-        files=[File("/a.py", counters=COUNTERS), File("/b", counters={**COUNTERS, "posix_reads": 5})],
-        ops=[read(0, length=1, start_ns=0), read(1, length=2, start_ns=1)],
-    )
-    found = summarise(part_of(capture, Part(exclude=("*.py",))))
-    assert (found.operations.read, found.bytes.read, found.interfaces["POSIX"].reads) == (1, 2, 5)
-
-
-def test_layers_do_not_count_twice(tmp_path: Path) -> None:
-    capture = build_capture(
-        tmp_path,
-        files=["/a", "/b"],
-        ops=[
-            read(1, length=1, start_ns=0),
-            read(0, length=10, start_ns=1, api="MPIIO"),
-            read(0, length=10, start_ns=2),
-            write(0, length=7, start_ns=3, rank=1, api="HDF5"),
-        ],
-    )
-    found = summarise(capture)
-    assert (found.operations.read, found.operations.write, found.bytes.read) == (2, 0, 11)
-    totals = {name: (interface.operations, interface.bytes) for name, interface in found.interfaces.items()}
-    assert totals == {"POSIX": (2, 11), "MPIIO": (1, 10), "HDF5": (1, 7)}
-
-
-@pytest.mark.parametrize("by", ["rank", "file", "format", "step", "size"])
-def test_groups_add_up_to_the_totals(tmp_path: Path, by: str) -> None:
-    found = summarise(small_capture(tmp_path), by=by)
-    assert found.groups is not None
-    assert sum(group.reads for group in found.groups) == found.operations.read
-    assert sum(group.bytes_written for group in found.groups) == found.bytes.written
-
-
-def test_rows_are_reported_as_they_are_read(tmp_path: Path) -> None:
-    seen: list[int] = []
-    summarise(small_capture(tmp_path), on_rows=seen.append)
-    assert sum(seen) == 7
-
-
 def test_what_the_merge_warned_of_is_repeated_with_the_coverage(tmp_path: Path) -> None:
     warnings = ("the trace is partial",)
     coverage = Coverage(bytes=0.31, operations=0.4)
@@ -182,28 +141,6 @@ def test_io_longer_than_the_job_is_warned_about(tmp_path: Path) -> None:
     assert "rank 0 spent more time in I/O than the job ran" in warning
 
 
-def test_batches_do_not_show(tmp_path: Path) -> None:
-    """Many row groups: every measure carries its state over their borders."""
-    count = 5_000
-    rng = np.random.default_rng(3)
-    starts = np.cumsum(rng.integers(1, 9, count))
-    ends = starts + rng.integers(0, 30, count)
-    lengths = rng.integers(1, 5000, count)
-    ops = [
-        read(0, offset=int(offset), length=int(length), start_ns=int(start), end_ns=int(end))
-        for offset, length, start, end in zip(np.cumsum(lengths) - lengths + 1, lengths, starts, ends, strict=True)
-    ]
-    capture = build_capture(tmp_path, files=["/a"], ops=ops, row_group_rows=700)
-    assert len(list(capture.operations(0))) == 8
-    found = summarise(capture)
-    covered = np.zeros(int(ends.max()) + 1, dtype=bool)
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        covered[start:end] = True
-    assert found.io_time_s.union_per_rank_mean * 1e9 == pytest.approx(covered.sum())
-    assert found.transfer_size_bytes.median == np.median(lengths)
-    assert found.consecutive_pct == 100
-
-
 @pytest.fixture(scope="module")
 def theta(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     log = SHARED / "theta" / "cosmictagger_8ranks.darshan"
@@ -213,27 +150,6 @@ def theta(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     path = tmp_path_factory.mktemp("theta") / "theta.capture"
     merge([log], [], path)
     return open_capture(path)
-
-
-def test_theta_without_python_files(theta: Capture) -> None:
-    found = summarise(part_of(theta, Part(exclude=NO_PYTHON)))
-    assert found.operations.read + found.operations.write == 313_240
-    assert found.io_time_s.sum_per_rank_mean == pytest.approx(16.118, abs=5e-4)
-    assert found.bandwidth_per_op_mib_s.mean == pytest.approx(266.7, abs=0.05)
-    assert found.bandwidth_per_op_mib_s.median == pytest.approx(243.0, abs=0.1)
-    assert found.files == 21
-    assert round(found.sequential_pct or 0, 2) == 95.71
-    assert round(found.consecutive_pct or 0, 2) == 88.18
-    assert found.access_pattern_source == "counters"
-    moved = (found.interfaces["POSIX"].bytes, found.interfaces["STDIO"].bytes)
-    assert [round(size / 2**30, 2) for size in moved] == [1.51, 0.93]
-    assert found.io_time_s.union_per_rank_max < found.job.run_time_s == 988
-
-
-def test_theta_with_all_files(theta: Capture) -> None:
-    found = summarise(theta)
-    assert found.operations.read + found.operations.write == 313_872
-    assert found.io_time_s.sum_per_rank_mean == pytest.approx(16.228, abs=5e-4)
 
 
 def test_theta_as_vanidl_prints_it(theta: Capture) -> None:

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis import timeline as module
 from dxt_replay.profiler_merge.analysis.timeline import ALL_RANKS, round_width_ns, timeline
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers import Workers
 from tests.capture_builder import Op, Span, build_capture, read, write
 from tests.examples import examples
 
@@ -37,7 +35,7 @@ def small(tmp_path: Path) -> Capture:
 
 def test_every_column_of_a_small_capture(tmp_path: Path) -> None:
     found = timeline(small(tmp_path), bin_ns=10 * MS)
-    assert (found.bins, found.ranks, found.start_ns, found.in_flight_max_exact) == (2, (ALL_RANKS,), 0, True)
+    assert (found.bins, found.ranks, found.start_ns) == (2, (ALL_RANKS,), 0)
     first, second = found.table.to_pylist()
     assert first == {
         "rank": ALL_RANKS,
@@ -132,22 +130,8 @@ def test_bins_begin_at_multiples_of_a_round_width(tmp_path: Path) -> None:
     assert window.start_ns == 2_319 * MS, "a window begins where it was asked to"
 
 
-def test_at_most_about_as_many_bins_as_asked_for(tmp_path: Path) -> None:
-    assert timeline(small(tmp_path), bins=7).bins == 4
-    assert timeline(build_capture(tmp_path, name="empty"), bins=7).table.num_rows == 1
-
-
 def test_too_many_bins_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose wider bins"):
         timeline(small(tmp_path), bin_ns=1)
     with pytest.raises(UsageError, match="nanosecond"):
         timeline(small(tmp_path), bin_ns=0)
-
-
-def test_above_many_operations_the_peak_is_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_TOGETHER", 1)
-    monkeypatch.setattr(module, "_APART", 2)
-    found = timeline(small(tmp_path), bin_ns=10 * MS, workers=Workers(1, piece_operations=1))
-    assert not found.in_flight_max_exact
-    assert found.matrix("in_flight_max").tolist() == [[2, 2]]
-    assert timeline(part_of(small(tmp_path / "x"), Part(ranks=(0,))), bin_ns=10 * MS).in_flight_max_exact

@@ -61,30 +61,6 @@ def test_an_operation_is_an_interval_of_its_lane(tmp_path: Path) -> None:
     assert names_of(events, "process_name") == {(0, 0): "rank 0", (2, 0): "rank 2"}
 
 
-def test_known_dependencies_are_arguments(tmp_path: Path) -> None:
-    ops = [
-        read(0, origin="generated", feeds=3, ready_ns=1_500),
-        read(0, origin="modelled", follows=2, follows_end=True, start_ns=9),
-    ]
-    events = exported(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path)
-    shown = [event["args"] for event in events if event["ph"] == "X"]
-    assert [
-        {name: args.get(name) for name in ("origin", "feeds", "follows", "follows_end", "ready_ns")} for args in shown
-    ] == [
-        {"origin": "generated", "feeds": 3, "follows": None, "follows_end": None, "ready_ns": 1_500},
-        {"origin": "modelled", "feeds": None, "follows": 2, "follows_end": True, "ready_ns": None},
-    ]
-
-
-def test_a_rename_names_both_files(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=[Op("rename", 0, other_file_id=1)])
-    (event,) = [event for event in exported(capture, tmp_path) if event["ph"] == "X"]
-    assert event["args"] == {"file": "/a", "new_name": "/b", "length": 0, "api": "POSIX"}
-    lost = build_capture(tmp_path, name="lost", files=["/a"], ops=[Op("rename", 0, other_file_id=1)])
-    with pytest.raises(CaptureError, match="a rename"):
-        write_chrome(lost, tmp_path / "lost.json.gz")
-
-
 def test_a_replay_shows_what_was_due(tmp_path: Path) -> None:
     op = read(0, offset=-1, start_ns=-500, end_ns=1_500, lane=1, due_ns=-2_001, result=-5, origin="reconstructed")
     events = exported(build_capture(tmp_path, files=["/a"], ops=[op]), tmp_path)
@@ -199,19 +175,6 @@ def test_events_of_a_line_are_in_time_order_and_apart_or_nested(
         assert line == sorted(line, key=lambda interval: (interval[0], -interval[1]))
         for place, (start, end) in enumerate(line):
             assert all(other_end <= start or end <= other_end for _, other_end in line[:place])
-
-
-def test_the_same_capture_gives_the_same_bytes(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[read(0), read(0, start_ns=5, rank=1)])
-    write_chrome(capture, tmp_path / "a.json.gz")
-    write_chrome(capture, tmp_path / "b.json.gz")
-    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
-
-
-def test_an_empty_capture_is_a_trace_without_events(tmp_path: Path) -> None:
-    result = write_chrome(build_capture(tmp_path), tmp_path / "out.json.gz")
-    assert events_of(tmp_path / "out.json.gz") == []
-    assert (result.operations, result.notes) == (0, ())
 
 
 def test_bad_names_and_damage_are_told(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.export import csv_rows
-from dxt_replay.profiler_merge.export.csv_rows import COLUMNS, stream_csv, write_csv
-from dxt_replay.traces.errors import CaptureError, TargetError
-from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.profiler_merge.export.csv_rows import stream_csv, write_csv
+from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read, write
 from tests.examples import examples
@@ -44,16 +43,6 @@ def test_a_replayed_row_has_every_column(tmp_path: Path) -> None:
         b"rank,lane,op,api,path,offset,length,start_s,end_s,step,origin,due_s,result,new_path\r\n"
         b"1,3,read,STDIO,/a,4096,10,1.234567891,1.234567892,5,reconstructed,-0.000000001,-5,\r\n"
     )
-
-
-def test_known_dependencies_have_columns(tmp_path: Path) -> None:
-    info = CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,), dependencies="known")
-    names = ("feeds", "follows", "follows_end", "ready_s")
-    ops = [read(0, origin="generated", feeds=3, follows=2, ready_ns=1_500), read(0, origin="generated", start_ns=9)]
-    write_csv(build_capture(tmp_path, files=["/a"], ops=ops, info=info), tmp_path / "out.csv")
-    found = rows_of(tmp_path / "out.csv")
-    assert [tuple(row[name] for name in names) for row in found] == [("3", "2", "false", "0.000001500"), ("",) * 4]
-    assert list(found[0])[-5:] == ["new_path", *names]
 
 
 def test_what_is_not_known_is_empty(tmp_path: Path) -> None:
@@ -102,32 +91,3 @@ def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, times: list[i
     found = list(csv.DictReader(io.StringIO(text.getvalue().decode(), newline="")))
     assert [Decimal(row["start_s"]).scaleb(9) for row in found] == sorted(times)
     assert all(row["start_s"] == row["end_s"] for row in found)
-
-
-def test_an_empty_capture_is_a_header(tmp_path: Path) -> None:
-    exported = write_csv(build_capture(tmp_path), tmp_path / "out.csv")
-    assert (tmp_path / "out.csv").read_text().split() == [",".join(COLUMNS)]
-    assert exported.operations == 0
-
-
-def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
-    capture = awkward_capture(tmp_path)
-    output = tmp_path / "out" / "x.csv"
-    output.parent.mkdir()
-    write_csv(capture, output)
-    before = output.read_bytes()
-    next(iter((capture.path / "ops").glob("*"))).unlink()
-    with pytest.raises(CaptureError, match="missing"):
-        write_csv(capture, output, force=True)
-    assert output.read_bytes() == before
-    assert [path.name for path in output.parent.iterdir()] == ["x.csv"]
-
-
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
-    capture = awkward_capture(tmp_path)
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for taken, message in ((tmp_path, "not a file"), (tmp_path / "link", "symbolic link")):
-        with pytest.raises(TargetError, match=message):
-            write_csv(capture, taken, force=True)
-    with pytest.raises(TargetError, match="cannot write"):
-        write_csv(capture, capture.path / "capture.json" / "x.csv")

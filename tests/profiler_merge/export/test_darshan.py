@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +18,10 @@ from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_d
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.traces.errors import CaptureError, TargetError
 from dxt_replay.traces.files import record_id
-from dxt_replay.traces.samples import sample
 from dxt_replay.traces.schema import APIS, OPS, CaptureInfo, Coverage, Job
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests import darshan_model, darshan_oracle
-from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.capture_builder import File, Op, Span, build_capture, read
 from tests.examples import examples
 from tests.places import SHARED
 
@@ -127,51 +124,6 @@ def test_counters_without_rows_are_kept(tmp_path: Path) -> None:
     posix = read_counters(open_log(tmp_path / "again.darshan"), "POSIX")
     assert posix is not None
     assert sorted(posix.ranks.tolist()) == [SHARED_RANK, 0]
-
-
-def test_counters_of_fewer_operations_than_ranks_are_not_shared(tmp_path: Path) -> None:
-    """A shared record says that every rank used the file, and the log would be refused as damaged."""
-    files = [File("/all", size=9, counters={"posix_opens": 4}), File("/one", size=9, counters={"posix_opens": 3})]
-    capture = build_capture(tmp_path, files=[*files, "/read"], ops=[read(2, length=9, rank=1)], info=info(4))
-    result = write_darshan(capture, tmp_path / "out.darshan")
-    log = open_log(tmp_path / "out.darshan")
-    posix = read_counters(log, "POSIX")
-    assert log.job.nprocs == 4
-    assert posix is not None
-    ranks = dict(zip(posix.record_ids.tolist(), posix.ranks.tolist(), strict=True))
-    assert ranks == {1000: SHARED_RANK, 1001: 0, 1002: 1}
-    assert "counters of 1 file are written for rank 0" in " ".join(result.notes)
-
-
-def test_metadata_rows_become_counters(tmp_path: Path) -> None:
-    ops = [
-        Op("open", 0, start_ns=1_000, origin="reconstructed", offset=-1),
-        read(0, length=10, start_ns=3_000),
-        Op("seek", 0, start_ns=5_000, origin="reconstructed"),
-        Op("open", 0, start_ns=6_000, origin="reconstructed", offset=-1),
-        Op("stat", 0, start_ns=7_000, origin="reconstructed", offset=-1),
-        Op("sync", 0, start_ns=8_000, origin="reconstructed", offset=-1),
-        Op("rename", 0, start_ns=8_500, origin="reconstructed", other_file_id=1),
-        Op("close", 0, start_ns=9_000, origin="reconstructed", offset=-1),
-    ]
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=ops, info=info(1))
-    result = write_darshan(capture, tmp_path / "x.darshan")
-    log = open_log(tmp_path / "x.darshan")
-    posix = read_counters(log, "POSIX")
-    assert posix is not None
-    found = {name.removeprefix("POSIX_"): column[0] for name, column in {**posix.counters, **posix.fcounters}.items()}
-    assert found["OPENS"] == 2
-    assert {found[name] for name in ("READS", "SEEKS", "STATS", "FSYNCS", "RENAME_SOURCES")} == {1}
-    assert [found[f"F_{name}_TIMESTAMP"] for name in ("OPEN_START", "OPEN_END", "CLOSE_START", "CLOSE_END")] == [
-        1e-6, 7e-6, 9e-6, 1e-5,
-    ]  # fmt: skip
-    # six calls of a microsecond, two of which overlap by half of it
-    assert found["F_META_TIME"] == pytest.approx(5.5e-6)
-    assert found["F_WRITE_TIME"] == pytest.approx(1e-6)
-    assert posix.counters["POSIX_RENAME_TARGETS"].tolist() == [0, 1]
-    assert posix.counters["POSIX_RENAMED_FROM"].tolist() == [0, 1000]
-    assert "7 operations are in the counters alone" in " ".join(result.notes)
-    assert result.files[0].entries == 1
 
 
 def seeks_of(arrays: Mapping[str, np.ndarray], module: str) -> dict[int, int]:
@@ -311,13 +263,6 @@ def test_damage_and_wrong_use_leave_no_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.capture", "g.capture", "r.capture"]
 
 
-def test_an_empty_capture_is_an_empty_log(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, info=info(2))
-    assert write_darshan(capture, tmp_path / "x.darshan").notes == ()
-    log = open_log(tmp_path / "x.darshan")
-    assert (dict(log.modules), log.job.nprocs, log.job.run_time_s) == ({}, 2, 100.0)
-
-
 @shared
 @pytest.mark.parametrize("name", ["cosmoflow_threads", "imagenet"])
 def test_a_real_capture_survives_the_way_through_a_log(name: str, tmp_path: Path) -> None:
@@ -329,27 +274,6 @@ def test_a_real_capture_survives_the_way_through_a_log(name: str, tmp_path: Path
     assert sum(reconstructed(capture).values()) > 20
     assert found.info.coverage.bytes == capture.info.coverage.bytes
     assert found.info.coverage.traceable[0] == capture.info.coverage.traceable[0] == 1.0
-
-
-@shared
-def test_mpiio_segments_survive(tmp_path: Path) -> None:
-    source = next(path for path in darshan_oracle.shared_logs() if "treddy_mpi-io-test" in path.name)
-    merge([source], [], tmp_path / "once.capture")
-    capture = open_capture(tmp_path / "once.capture")
-    found = again(capture, tmp_path)
-    assert {row["api"] for row in traced(found)} == {"POSIX", "MPIIO"}
-    assert traced(found) == traced(capture)
-
-
-def test_darshans_own_job_summary_is_made_of_an_export(tmp_path: Path) -> None:
-    merge([sample("imagenet").log], [], tmp_path / "once.capture")
-    write_darshan(open_capture(tmp_path / "once.capture"), tmp_path / "x.darshan")
-    command = [sys.executable, "-m", "darshan", "summary", "x.darshan", "--output", "report.html"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "report.html").read_text()
-    for section in ("Heat Map: DXT_POSIX", "Access Sizes", "Operation Counts"):
-        assert section in page
 
 
 counted_operation = st.builds(
@@ -392,19 +316,6 @@ def test_pydarshan_reads_the_counters_of_one_call_after_the_other(folder: Path, 
         for name, value in darshan_model.expected("POSIX", list(rows[rows["file_id"] == record - 1000])).items():
             if not NOT_WRITTEN.search(name):
                 assert found[name] == pytest.approx(value, rel=1e-12), name
-
-
-def test_order_goes_on_over_the_row_groups(tmp_path: Path) -> None:
-    ops = [read(i % 2, offset=i // 2 * 10, length=10, start_ns=1 + i * 100, end_ns=50 + i * 100) for i in range(20)]
-    ops += [write(0, length=1, start_ns=5_000), read(0, offset=100, length=5, start_ns=7_000)]
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=ops, info=info(1), row_group_rows=3)
-    write_darshan(capture, tmp_path / "x.darshan")
-    posix = read_counters(open_log(tmp_path / "x.darshan"), "POSIX")
-    assert posix is not None
-    found = {
-        name: posix.counters[f"POSIX_{name}"].tolist() for name in ("READS", "CONSEC_READS", "SEQ_READS", "RW_SWITCHES")
-    }
-    assert found == {"READS": [11, 10], "CONSEC_READS": [10, 9], "SEQ_READS": [10, 9], "RW_SWITCHES": [2, 0]}
 
 
 def test_what_happened_at_time_zero_is_not_never(tmp_path: Path) -> None:

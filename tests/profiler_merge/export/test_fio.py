@@ -124,20 +124,6 @@ def test_a_renamed_file_has_its_last_name_from_the_start(tmp_path: Path) -> None
     assert result.left_out == {fio.ZERO_LENGTH: 4}
 
 
-def test_an_earlier_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    both = build_capture(tmp_path, name="both", files=["/a b"], ops=[read(0, length=1), read(0, length=1, rank=1)])
-    one = build_capture(tmp_path, name="one", files=["/a"], ops=[read(0, length=1)])
-    out = tmp_path / "out"
-    write_fio(both, out, paths=[b"/a b"], replayed=reads_and_writes)
-    with pytest.raises(TargetError, match="--force"):
-        write_fio(one, out, paths=[b"/a"], replayed=reads_and_writes)
-    assert (out / "rank-1-lane-0.iolog").is_file()
-    write_fio(one, out, paths=[b"/a"], replayed=reads_and_writes, force=True)
-    assert sorted(path.name for path in out.iterdir()) == [
-        "directories", "rank-0-lane-0.iolog", "replay.fio", "replay.sh",
-    ]  # fmt: skip
-
-
 def test_an_export_with_other_files_in_it_is_left_alone(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
     out = tmp_path / "out"
@@ -146,24 +132,6 @@ def test_an_export_with_other_files_in_it_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"mine\.txt"):
         write_fio(capture, out, paths=[b"/a"], replayed=reads_and_writes, force=True)
     assert (out / "mine.txt").read_text() == "kept"
-
-
-def test_what_is_no_export_is_left_alone(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / fio.JOB_FILE).write_text("[global]\n")
-    (tmp_path / "link").symlink_to(tmp_path / "jobs")
-    for taken, message in (
-        (capture.path, "not an export for fio"),
-        ("file", "not an export for fio"),
-        ("jobs", "not an export for fio"),
-        ("link", "symbolic link"),
-    ):
-        with pytest.raises(TargetError, match=message):
-            write_fio(capture, tmp_path / taken, paths=[b"/a"], replayed=reads_and_writes, force=True)
-    assert (tmp_path / "jobs" / fio.JOB_FILE).read_text() == "[global]\n"
-    assert [path.name for path in (tmp_path / "jobs").iterdir()] == [fio.JOB_FILE]
 
 
 def test_nothing_to_replay_is_an_error(tmp_path: Path) -> None:

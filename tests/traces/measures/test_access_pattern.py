@@ -56,22 +56,3 @@ def test_counts_are_darshans_whatever_the_batches(operations: list[tuple[str, in
         for begin in range(0, len(mine), size):
             pattern.add(rows_of(mine[begin : begin + size], rank))
     assert pattern.counts == counted_one_by_one(ordered)
-
-
-def test_the_first_access_at_zero_is_neither() -> None:
-    pattern = AccessPattern(files=1)
-    pattern.add(rows_of([("read", 0, 0, 10), ("read", 0, 10, 10), ("read", 0, 40, 10), ("read", 0, 5, 1)]))
-    assert pattern.counts == AccessCounts(accesses=4, sequential=2, consecutive=1)
-
-
-def test_a_reopened_file_begins_anew() -> None:
-    pattern = AccessPattern(files=1)
-    pattern.add(rows_of([("read", 0, 0, 10), ("close", 0, 0, 0), ("open", 0, 0, 0), ("read", 0, 1, 10)]))
-    assert pattern.counts.consecutive == 1
-
-
-def test_percentages() -> None:
-    assert AccessCounts(accesses=4, sequential=3, consecutive=1).sequential_pct == 75
-    assert AccessCounts(accesses=4, sequential=3, consecutive=1).consecutive_pct == 25
-    assert AccessCounts().sequential_pct is None
-    assert AccessCounts().consecutive_pct is None

@@ -38,11 +38,6 @@ def test_the_sum_of_integers_is_exact_and_does_not_overflow(sample: list[int]) -
     assert Distribution.of(np.array(sample, dtype=np.int64)).total == sum(sample)
 
 
-def test_the_sum_of_negative_integers_is_exact() -> None:
-    sample = [-(2**62), -(2**62), -3, 5]
-    assert Distribution.of(np.array(sample, dtype=np.int64)).total == sum(sample)
-
-
 @given(FINITE, FINITE)
 def test_distributions_add(one: list[float], other: list[float]) -> None:
     together = Distribution.of(np.array(one)) + Distribution.of(np.array(other))
@@ -60,13 +55,6 @@ def test_distances_equal_those_of_scipy(one: list[float], other: list[float]) ->
     here, there = Distribution.of(a), Distribution.of(b)
     assert here.ks(there) == pytest.approx(stats.ks_2samp(a, b, method="asymp").statistic, abs=1e-12)
     assert here.wasserstein(there) == pytest.approx(stats.wasserstein_distance(a, b), rel=1e-9, abs=1e-6)
-
-
-@given(FINITE)
-def test_a_distribution_has_no_distance_to_itself(sample: list[float]) -> None:
-    found = Distribution.of(np.array(sample))
-    assert found.ks(found) == 0
-    assert found.wasserstein(found) == 0
 
 
 def test_an_empty_distribution_has_no_numbers() -> None:
@@ -109,21 +97,6 @@ def test_values_are_exact_while_no_more_than_the_limit_are_distinct(sample: list
     assert found.count == len(sample)
 
 
-def test_rounding_bounds_the_number_of_values() -> None:
-    collector = DistributionCollector(limit=1000)
-    collector.add(np.random.default_rng(5).lognormal(10, 3, 200_000))
-    found = collector.distribution()
-    octaves = math.log2(found.maximum / found.minimum) + 2
-    assert len(found.values) <= 4096 * octaves
-
-
-def test_an_exact_and_a_rounded_distribution_of_one_sample_do_not_differ() -> None:
-    sample = np.random.default_rng(6).lognormal(10, 1, 5000)
-    rounded = DistributionCollector(limit=10)
-    rounded.add(sample)
-    assert Distribution.of(sample).ks(rounded.distribution()) == 0
-
-
 def test_negative_and_zero_values_survive_rounding() -> None:
     collector = DistributionCollector(limit=1)
     collector.add(np.array([-3.25, 0.0, 7.5]))
@@ -149,13 +122,3 @@ def test_parts_that_travel_add_up_to_the_whole(parts: list[list[int]], limit: in
     if found.exact:
         values, counts = np.unique(np.concatenate(parts).astype(np.float64), return_counts=True)
         assert (found.values.tolist(), found.counts.tolist()) == (values.tolist(), counts.tolist())
-
-
-def test_numbers_that_are_not_whole_are_counted_beside_those_that_are() -> None:
-    collector = DistributionCollector()
-    for sample in (np.arange(100), np.array([3.5, 7.0, 99.0, 100.0]), np.arange(200)):
-        collector.add(sample)
-        collector.distribution()
-    found = collector.distribution()
-    assert len(found.values) == 201
-    assert found.counts[np.isin(found.values, [3, 3.5, 7, 100, 150])].tolist() == [2, 1, 3, 2, 1]

@@ -48,13 +48,6 @@ def test_set_operations_are_those_of_sets(one: list[tuple[int, int]], other: lis
         assert covered(result) == expected
 
 
-@given(PAIRS, st.lists(st.integers(-45, 45)))
-def test_covered_before_counts_what_lies_before(pairs: list[tuple[int, int]], times: list[int]) -> None:
-    union = Intervals.union_of(*columns(pairs))
-    found = union.covered_before(np.array(times, dtype=np.int64))
-    assert found.tolist() == [sum(instant < time for instant in instants(pairs)) for time in times]
-
-
 @given(PAIRS, PAIRS)
 def test_covered_within_is_the_length_of_each_intersection(
     pairs: list[tuple[int, int]], windows: list[tuple[int, int]]
@@ -99,22 +92,6 @@ def test_bounded_union_closes_short_gaps_and_says_how_much(parts: list[list[tupl
     assert len(found) <= limit
     assert covered(found) >= everything
     assert found.length_ns - len(everything) <= union.closed_ns
-
-
-def test_bounded_union_keeps_the_long_gaps() -> None:
-    union = BoundedUnion(limit=4)
-    starts = np.array([0, 10, 21, 1000, 1010, 5000], dtype=np.int64)
-    union.add(starts, starts + 9)
-    found = union.intervals()
-    assert found.starts.tolist() == [0, 1000, 5000]
-    assert union.closed_ns == 1 + 2 + 1
-
-
-def test_an_empty_set_has_no_length_and_covers_nothing() -> None:
-    empty = Intervals()
-    assert empty.length_ns == 0
-    assert empty.covered_before(np.array([3])).tolist() == [0]
-    assert len(empty.union(empty)) == len(empty.minus(empty)) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 9)), max_size=30), st.booleans())

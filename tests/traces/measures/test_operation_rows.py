@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dxt_replay.traces.errors import CaptureError
@@ -13,7 +12,7 @@ from dxt_replay.traces.schema import OPS
 from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
-from tests.capture_builder import Op, build_capture, ops_table, read, write
+from tests.capture_builder import build_capture, ops_table, read, write
 
 
 def test_rows_come_rank_by_rank_in_start_order(tmp_path: Path) -> None:
@@ -29,15 +28,6 @@ def test_rows_come_rank_by_rank_in_start_order(tmp_path: Path) -> None:
     assert [OPS[code] for code in batches[0].op] == ["read", "write"]
     assert batches[0].lane.tolist() == [0, 3]
     assert batches[1].length.tolist() == [7]
-
-
-def test_where_keeps_columns_together(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[Op("open", 0), read(0, start_ns=4, end_ns=9, length=3)])
-    (rows,) = operation_rows(capture, without=("lane", "step"))
-    kept = rows.where(rows.data)
-    assert (len(kept), kept.length.tolist(), kept.duration_ns.tolist()) == (1, [3], [5])
-    assert len(kept.lane) == 0
-    assert rows.where(np.ones(2, dtype=bool)) is rows
 
 
 def test_rows_of_several_ranks_are_those_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,16 +64,3 @@ def test_read_ahead_gives_the_same_items_and_its_errors_in_their_place() -> None
     assert [next(ahead), next(ahead)] == ["first", "second"]
     with pytest.raises(CaptureError, match="the third is damaged"):
         next(ahead)
-
-
-def test_read_ahead_may_be_left_early() -> None:
-    ahead = read_ahead(iter("abcdefgh"))
-    assert next(ahead) == "a"
-    ahead.close()
-
-
-def test_selected_rows_of_several_ranks_begin_with_their_own_rank(tmp_path: Path) -> None:
-    ops = [Op(op, 0, rank=rank) for rank, op in ((1, "open"), (2, "read"), (3, "read"))]
-    (rows,) = rows_together(build_capture(tmp_path, files=["/a"], ops=ops))
-    assert rows.rank == 1
-    assert rows.where(rows.data).rank == 2

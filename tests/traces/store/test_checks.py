@@ -147,11 +147,6 @@ def test_columns_that_another_writer_made_wider_are_read(capture: Capture) -> No
     assert list(open_capture(capture.path).operations()) == before
 
 
-def test_spans_come_in_order(capture: Capture) -> None:
-    change(capture, SPANS, lambda table: table.take(pa.array([1, 0])))
-    assert open_capture(capture.path).spans["start_ns"].to_pylist() == [0, 10]
-
-
 @pytest.mark.parametrize("columns", [["start_ns"], ["file_id", "lane"], ["op", "offset"], None])
 def test_what_is_read_is_checked_and_nothing_else(capture: Capture, columns: list[str] | None) -> None:
     change(capture, OPS, with_column("length", [-1, 0, 0]))
@@ -203,13 +198,6 @@ def test_an_index_that_contradicts_the_rows_is_one_sentence(capture: Capture, ca
     with pytest.raises(CaptureError) as caught:
         list(read_all(open_capture(capture.path)))
     assert expected in str(caught.value)
-
-
-def test_an_index_without_a_column_is_refused(capture: Capture) -> None:
-    file = capture.path / INDEX
-    pq.write_table(pq.read_table(file).drop_columns("rows"), file)
-    with pytest.raises(CaptureError, match=r"index\.parquet lacks the column rows"):
-        open_capture(capture.path)
 
 
 @pytest.mark.parametrize(
@@ -307,20 +295,6 @@ def test_statistics_that_cannot_be_decoded_do_not_end_the_program(tmp_path: Path
     assert pq.read_metadata(capture.path / OPS).num_rows == 1
     with suppress(CaptureError):
         assert list(read_all(open_capture(capture.path))) == before
-
-
-def test_a_capture_without_statistics_is_read(capture: Capture) -> None:
-    before = list(read_all(capture))
-    pq.write_table(pq.read_table(capture.path / OPS), capture.path / OPS, write_statistics=False)
-    (capture.path / INDEX).unlink()
-    assert list(read_all(open_capture(capture.path))) == before
-
-
-def test_the_name_of_a_column_that_is_not_text(capture: Capture) -> None:
-    rewritten_footer(capture.path / OPS, lambda footer: footer.replace(b"follows", b"follow\xff", 1))
-    (capture.path / INDEX).unlink()
-    with pytest.raises(CaptureError, match="decode"):
-        open_capture(capture.path)
 
 
 @pytest.mark.parametrize(("part", "least"), [(OPS, 0.5), (FILES, 0.5), (SPANS, 0.5), (INDEX, 0.1)])

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.store import writer as writer_home
 from dxt_replay.traces.store.checks import read_info
-from dxt_replay.traces.store.digests import file_digest
 from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
@@ -116,26 +115,6 @@ def test_small_ranks_share_row_groups_and_large_ones_do_not(tmp_path: Path, monk
         [(4, 3), (5, 3), (6, 3)],
         [(7, 9)],
     ]
-
-
-def test_a_rank_that_comes_before_a_smaller_one_does_not_share(tmp_path: Path) -> None:
-    """Row groups are sorted by rank, as their metadata say; several writers may have ranks in any order."""
-    path = build_capture(tmp_path, files=["/a"], ranks=range(3)).path
-    with OpsWriter(path) as writer:
-        for rank in (1, 2, 0):
-            writer.write(ops_table([read(0, rank=rank)]))
-    write_capture_info(path, read_info(path))
-    assert [(group, rank) for _, group, rank, *_ in stored(path)] == [(0, 1), (0, 2), (1, 0)]
-    assert [rank for rank, _ in open_capture(path).rank_operations()] == [0, 1, 2]
-
-
-def test_a_part_has_its_size_and_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_home, "PART_ROW_GROUPS", 2)
-    path = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([50]), row_group_rows=10).path
-    parts = sorted((path / "ops").iterdir())
-    assert [part.name for part in parts] == [f"part-0000000-000{number}.parquet" for number in range(3)]
-    found = {(row["part"], row["part_bytes"], row["digest"]) for row in pq.read_table(path / INDEX_NAME).to_pylist()}
-    assert found == {(part.name, part.stat().st_size, file_digest(part)) for part in parts}
 
 
 def test_several_writers_make_one_index(tmp_path: Path) -> None:

@@ -70,11 +70,6 @@ def test_where_nothing_is_known_there_is_no_table(facts: pa.Table, tmp_path: Pat
     assert capture.lanes.equals(LANES_SCHEMA.empty_table())
 
 
-def test_facts_of_other_lanes_alone_leave_the_rows_empty(tmp_path: Path) -> None:
-    capture = build(tmp_path, lanes_table([(9, 9, "elsewhere", None, None)]))
-    assert [row["host"] for row in capture.lanes.to_pylist()] == [None] * 4
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -44,25 +44,6 @@ def starts(capture: Capture, rank: int) -> list[int]:
     return [t for batch in capture.operations(rank, columns=["start_ns"]) for t in batch.column(0).to_pylist()]
 
 
-def test_everything_is_the_capture_itself(tmp_path: Path) -> None:
-    capture = three_ranks(tmp_path)
-    assert part_of(capture, Part()) is capture
-    assert capture.part.is_everything
-
-
-def test_ranks_leave_the_others_out(tmp_path: Path) -> None:
-    capture = three_ranks(tmp_path)
-    part = part_of(capture, Part.parse(ranks="0-1"))
-    assert part.ranks == part.info.ranks == (0, 1)
-    assert part.operation_count() == 24
-    assert part.operation_count(4) == 0
-    assert len(starts(part, 1)) == 12
-    assert set(part.spans["rank"].to_pylist()) == {0, 1}
-    assert part.time_span_ns == (100, 221)
-    assert part.whole is capture
-    assert part.files is capture.files
-
-
 def test_an_operation_belongs_to_the_window_in_which_it_starts(tmp_path: Path) -> None:
     part = part_of(three_ranks(tmp_path), Part(from_ns=110, until_ns=140))
     assert starts(part, 0) == [110, 120, 130]
@@ -126,25 +107,12 @@ def test_files_operations_and_interfaces_are_chosen_by_row(tmp_path: Path) -> No
     assert left(operations=("write",), paths=("/b",)) == [3]
 
 
-def test_a_window_that_begins_before_the_capture_begins_with_it(tmp_path: Path) -> None:
-    assert part_of(three_ranks(tmp_path), Part(from_ns=0, until_ns=125)).time_span_ns == (100, 125)
-
-
 def test_steps_are_those_of_each_rank(tmp_path: Path) -> None:
     part = part_of(three_ranks(tmp_path), Part.parse(steps="1-2"))
     assert starts(part, 0) == [130, 140, 150, 160, 170, 180]
     assert starts(part, 4) == [140, 150, 160, 170, 180, 190]
     assert sorted(set(part.spans["step"].to_pylist())) == [1, 2]
     assert part.time_span_ns == (130, 195)
-
-
-def test_a_rank_without_the_steps_has_nothing(tmp_path: Path) -> None:
-    ops = [read(0, rank=rank, start_ns=10 * i, length=1) for rank in (0, 1) for i in range(5)]
-    spans = [Span("step", 0, 20, rank=0, step=0), Span("step", 20, 40, rank=1, step=1)]
-    capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=spans)
-    part = part_of(capture, Part(steps=(1, 1)))
-    assert (part.operation_count(0), part.operation_count(1)) == (0, 2)
-    assert part.time_span_ns == (20, 1030)
 
 
 def test_row_groups_outside_of_the_window_are_not_read(tmp_path: Path) -> None:
@@ -234,12 +202,6 @@ def test_a_part_that_there_is_not_is_reported(tmp_path: Path, given: dict[str, A
         part_of(three_ranks(tmp_path), Part.parse(**given))
 
 
-def test_patterns_and_names_survive_json() -> None:
-    part = Part.parse(paths=["*.h5"], exclude=["/x"], operations=["read"], interfaces=["posix"], ranks="1")
-    assert Part.from_json(part.as_json()) == part
-    assert set(Part(ranks=(1,)).as_json()) == {"ranks", "from_ns", "until_ns", "steps"}
-
-
 def test_text_is_parsed() -> None:
     parsed = Part.parse(ranks="4, 0-2,1", begin="500ms", until="1.5")
     assert (parsed.ranks, parsed.from_ns, parsed.until_ns) == ((0, 1, 2, 4), 500_000_000, 1_500_000_000)
@@ -300,9 +262,3 @@ def test_a_window_without_a_fetch_has_no_dependencies(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=spans, info=info)
     (batch,) = part_of(capture, Part(from_ns=20)).operations()
     assert [batch.column(name).to_pylist() for name in ("feeds", "follows", "follows_end")] == [[None]] * 3
-
-
-def test_an_instant_is_in_the_window_that_it_begins_in(tmp_path: Path) -> None:
-    spans = [Span("input_wait", at, at) for at in (0, 50, 100)]
-    capture = build_capture(tmp_path, ops=[read(0, start_ns=60)], files=["/a"], spans=spans)
-    assert part_of(capture, Part(from_ns=50, until_ns=100)).spans["start_ns"].to_pylist() == [50]

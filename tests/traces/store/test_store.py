@@ -24,10 +24,8 @@ from dxt_replay.traces.schema import (
     codes,
     table_from_columns,
 )
-from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import (
-    ROW_GROUP_ROWS,
     OpsWriter,
     create_capture,
     write_capture_info,
@@ -105,38 +103,6 @@ def test_files_spans_and_info_come_back(tmp_path):
     assert capture.time_span_ns == (0, 1000)
 
 
-def test_a_rank_reads_only_its_own_row_groups(tmp_path):
-    many = ROW_GROUP_ROWS + 5
-    table = ops_table([read(0, rank=0)])
-    columns = {name: table[name].take(pa.array(np.zeros(many, dtype=np.int64))) for name in table.column_names}
-    columns["start_ns"] = columns["end_ns"] = pa.array(np.arange(many))
-    big = pa.table(columns, schema=table.schema)
-    path = tmp_path / "big.capture"
-    build_capture(tmp_path, files=["/a"], name="big", ranks=[0, 1])
-    with OpsWriter(path) as writer:
-        writer.write(big)
-        writer.write(ops_table([read(0, rank=1, start_ns=3)]))
-    write_capture_info(path, read_info(path))
-    capture = open_capture(path)
-    sizes = [batch.num_rows for batch in capture.operations(0, columns=["start_ns"])]
-    assert sizes == [ROW_GROUP_ROWS, 5]
-    assert [batch.column("rank").to_pylist() for batch in capture.operations(1)] == [[1]]
-    assert capture.operation_count(1) == 1
-
-
-def test_small_ranks_are_read_together_in_any_order_as_one_by_one(tmp_path):
-    rows = [
-        read(rank % 3, rank=rank, start_ns=9 * rank + place, length=place) for rank in range(7) for place in range(3)
-    ]
-    capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ranks=range(9), ops=rows)
-    wanted = [5, 0, 8, 6, 2]
-    found = list(capture.rank_operations(wanted, ["start_ns", "op", "file_id"], (0, 60)))
-    assert [rank for rank, _ in found] == [5, 0, 6, 2]
-    for rank, batch in found:
-        assert batch.equals(next(capture.operations(rank, ["start_ns", "op", "file_id"])))
-    assert [batch.num_rows for batch in capture.operations()] == [3] * 7
-
-
 def write_one_by_one(path, rows):
     with OpsWriter(path) as writer:
         for row in rows:
@@ -187,12 +153,6 @@ def test_a_part_that_vanished_is_noticed(tmp_path):
     write_capture_info(capture.path, info)
     with pytest.raises(CaptureError, match="2 of 3 operations"):
         open_capture(capture.path)
-
-
-def test_an_unknown_operation_name_is_refused():
-    column = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array(["teleport"]))
-    with pytest.raises(CaptureError, match="teleport"):
-        codes(pa.table({"op": column}), "op")
 
 
 def test_codes_translate_foreign_dictionaries():
@@ -249,23 +209,6 @@ def test_what_version_2_brought_comes_back(tmp_path):
     )  # fmt: skip
     write_files(capture.path, files)
     assert open_capture(capture.path).files["offsets"].to_pylist() == ["repaired", None]
-
-
-def test_dependencies_are_known_or_inferred(tmp_path):
-    capture = build_capture(tmp_path, files=["/a"], ops=[read(0)])
-    text = (capture.path / "capture.json").read_text()
-    (capture.path / "capture.json").write_text(text.replace('"inferred"', '"guessed"'))
-    with pytest.raises(CaptureError, match="guessed"):
-        open_capture(capture.path)
-
-
-def test_columns_without_values_take_no_memory_of_their_own(tmp_path: Path) -> None:
-    files = [File(f"/data/train/image-{number:06}.jpg", 4096) for number in range(20_000)]
-    capture = build_capture(tmp_path, ops=[read(0)], files=files)
-    before = pa.total_allocated_bytes()
-    opened = open_capture(capture.path)
-    assert opened.files["h5d_bytes_read"].null_count == len(files)
-    assert pa.total_allocated_bytes() - before < 150 * len(files)
 
 
 @pytest.mark.parametrize("name", ["files.parquet", "ops/part-0000000-0000.parquet", "spans.parquet"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.traces.schema import OPS, USAGE_SCHEMA
-from dxt_replay.traces.store.index import INDEX_NAME, StoredUsage, UsageCounter
+from dxt_replay.traces.store.index import INDEX_NAME, UsageCounter
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import Op, build_capture, ops_table, with_counts_of
 
@@ -46,21 +46,6 @@ def test_counts_are_those_of_the_rows_however_they_come(ops: list[Op], cut: int)
     assert set(counted["rank"].to_pylist()) == {5}
 
 
-def test_a_rename_names_its_other_file_and_reaches_nowhere() -> None:
-    counter = UsageCounter()
-    counter.add(
-        ops_table(
-            [
-                Op("rename", 1, other_file_id=7),
-                Op("read", 2, offset=3, length=10, start_ns=2),
-            ]
-        )
-    )
-    rows = {row["op"]: row for row in counter.table().to_pylist()}
-    assert (rows["rename"]["other_file_id"], rows["rename"]["reach"]) == (7, 0)
-    assert (rows["read"]["other_file_id"], rows["read"]["reach"]) == (-1, 13)
-
-
 def two_ranks(folder: Path) -> Capture:
     ops = [Op("read", i % 2, rank=rank, start_ns=i, length=8) for rank in (0, 3) for i in range(10)]
     return build_capture(folder, ops=ops, files=["/a", "/b"])
@@ -77,24 +62,6 @@ def test_the_writer_stores_what_a_scan_would_find(tmp_path: Path, monkeypatch: p
     for rank in (0, 3):
         order = [(name, "ascending") for name in ("lane", "file_id")]
         assert again.usage(rank).sort_by(order).equals(scanned[rank].sort_by(order))
-
-
-@pytest.mark.parametrize("asked", [(0,), (3,), (1, 2), (0, 3), (0, 2, 5), (0, 1, 2, 3, 5)])
-def test_the_counts_of_some_ranks_are_theirs(tmp_path: Path, asked: tuple[int, ...]) -> None:
-    ranks = (0, 1, 2, 3, 5)
-    ops = [Op("read", rank=rank, file_id=file, length=rank + 1) for rank in ranks for file in range(rank % 2 + 1)]
-    capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
-    found = StoredUsage(capture.path / INDEX_NAME, capture.files.num_rows).of(asked)
-    assert found is not None
-    keys = zip(*(found[name].to_pylist() for name in ("rank", "file_id", "least_length")), strict=True)
-    assert sorted(keys) == sorted((op.rank, op.file_id, op.length) for op in ops if op.rank in asked)
-
-
-def test_counts_that_do_not_add_up_are_counted_anew(tmp_path: Path) -> None:
-    capture = two_ranks(tmp_path)
-    ops = [Op("read", 0, length=1), Op("read", 0, rank=3, length=1)]
-    again = with_counts_of(capture, build_capture(tmp_path, ops=ops, files=["/a"], name="other"))
-    assert [sum(again.usage(rank)["operations"].to_pylist()) for rank in (0, 3)] == [10, 10]
 
 
 def test_stale_counts_of_many_ranks_at_once_are_counted_again(tmp_path: Path) -> None:
