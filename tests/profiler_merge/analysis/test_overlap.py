@@ -64,32 +64,6 @@ def test_shares_are_of_the_run_and_of_the_loop(tmp_path: Path) -> None:
     )
 
 
-def test_every_column_of_the_steps(tmp_path: Path) -> None:
-    first, second, third = overlap(loop_capture(tmp_path)).steps.to_pylist()
-    assert {name: value // MS for name, value in first.items() if name.endswith("_ns")} == {
-        "start_ns": 0,
-        "duration_ns": 10,
-        "evaluation_ns": 0,
-        "compute_ns": 6,
-        "input_wait_ns": 2,
-        "collective_ns": 1,
-        "checkpoint_ns": 0,
-        "rest_ns": 1,
-        "io_ns": 4,
-        "io_hidden_ns": 3,
-        "io_exposed_ns": 1,
-        "io_in_wait_ns": 1,
-        "gap_ns": 0,
-        "gap_checkpoint_ns": 0,
-        "excess_ns": 0,
-        "why_excess_ns": 1,
-    }
-    assert (first["operations"], first["bytes_read"], first["step"]) == (2, 300, 0)
-    assert (second["gap_ns"], second["gap_checkpoint_ns"]) == (3 * MS, 2 * MS)
-    assert (second["why"], second["why_excess_ns"]) == ("exposed I/O", 1 * MS)
-    assert third["excess_ns"] == -4 * MS
-
-
 def test_the_slowest_steps_come_first_and_none_below_the_median(tmp_path: Path) -> None:
     spans = [
         Span("step", start_ns=100 * step * MS, end_ns=(100 * step + took) * MS, step=step)

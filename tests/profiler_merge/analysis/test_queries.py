@@ -7,15 +7,12 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals, made_by_query, query
 from dxt_replay.profiler_merge.analysis.tables import TABLES
-from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
-from dxt_replay.traces.store.reader import Capture, open_capture
-from tests import darshan_oracle
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, build_capture, read, write
 
-CAPTURES = ("candle", "climate", "cosmictagger", "cosmoflow", "cosmoflow_threads", "ffn", "frnn", "imagenet", "l2hmc")
 SIZES = [0, 1, 100, 101, 1024, 1025, 4096, 4096, 4096, 8191, 8192]
 
 
@@ -59,25 +56,6 @@ def test_exact_sizes_and_the_rest(tmp_path: Path) -> None:
     shown = [(row["size_bytes"], row["operations"], row["bytes"]) for row in found]
     assert shown == [(7, 3, 21), *((n, 1, n) for n in range(20) if n != 7), (None, 10, sum(range(20, 30)))]
     assert sum(row["share"] for row in found) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_classes_of_sizes_are_the_counters_of_the_log(tmp_path: Path, name: str) -> None:
-    """Darshan counted the same operations that DXT traced into POSIX_SIZE_*."""
-    log = darshan_oracle.SHARED / "captures" / name / "job.darshan"
-    if not log.is_file():
-        pytest.skip(f"{log} is not on this machine")
-    merge([log], [], tmp_path / "x.capture")
-    found = rows(open_capture(tmp_path / "x.capture"), "darshan-sizes")
-    answer = darshan_oracle.answer(log)
-    traced = {
-        f"POSIX_SIZE_{row['op'].upper()}_{row['bin']}": row["operations"]
-        for row in found
-        if (row["interface"], row["origin"]) == ("POSIX", "traced")
-    }
-    for place, counter in enumerate(answer["POSIX names"].tolist()):
-        if counter.startswith(("POSIX_SIZE_READ_", "POSIX_SIZE_WRITE_")):
-            assert traced.get(counter, 0) == answer["POSIX counters"][place].sum()
 
 
 OPS = [

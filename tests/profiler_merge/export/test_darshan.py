@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,21 +15,19 @@ from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counter
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.traces.errors import CaptureError, TargetError
+from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import APIS, OPS, CaptureInfo, Coverage, Job
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests import darshan_model, darshan_oracle
 from tests.capture_builder import File, Op, Span, build_capture, read
 from tests.examples import examples
-from tests.places import SHARED
 
 START_NS = 1_700_000_000_123_456_789
 NOT_WRITTEN = re.compile(r"_(ACCESS|STRIDE)\d_|_FILE_NOT_ALIGNED")
 SIZES = st.sampled_from(
     [0, 1, 2, 99, 100, 101, 512, 1024, 4096, 102_400, 1 << 20, (1 << 20) + 1, 1 << 31]
 ) | st.integers(0, 40)
-shared = pytest.mark.skipif(not darshan_oracle.shared_logs(), reason="no logs beside the checkout")
 
 
 def info(ranks: int, **changes: Any) -> CaptureInfo:
@@ -126,16 +123,6 @@ def test_counters_without_rows_are_kept(tmp_path: Path) -> None:
     assert sorted(posix.ranks.tolist()) == [SHARED_RANK, 0]
 
 
-def seeks_of(arrays: Mapping[str, np.ndarray], module: str) -> dict[int, int]:
-    """pydarshan's sums of SEEKS over all ranks, of each record with any."""
-    found: Counter[int] = Counter()
-    if f"{module} counters" in arrays:
-        values = arrays[f"{module} counters"][arrays[f"{module} names"].tolist().index(f"{module}_SEEKS")]
-        for record, seeks in zip(arrays[f"{module} ids"].tolist(), values.tolist(), strict=True):
-            found[record] += seeks
-    return {record: count for record, count in found.items() if count}
-
-
 def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_path: Path) -> None:
     """/both: rank 1 made two traced ones of nine, any rank the others; /old: all have rows, as older captures do."""
     files = [
@@ -162,30 +149,6 @@ def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_pa
     }  # fmt: skip
     assert found[b"/both", 2] == 0
     assert "7 seeks on files of several ranks are written for the lowest of these" in " ".join(result.notes)
-
-
-TORCH = sorted({log.parent for log in (SHARED / "captures").glob("torch_*/logs/*.darshan")})
-SOUGHT = [*(SHARED / "captures").glob("frnn/job.darshan"), *(SHARED / "theta").glob("*.darshan"), *TORCH]
-
-
-@pytest.mark.parametrize(
-    "source", SOUGHT or [pytest.param(None, marks=pytest.mark.skip("no recordings beside the checkout"))], ids=str
-)
-def test_an_export_counts_the_seeks_of_the_log(tmp_path: Path, source: Path) -> None:
-    logs = sorted(source.glob("*.darshan")) if source.is_dir() else [source]
-    merge(logs, [], tmp_path / "once.capture")
-    capture = open_capture(tmp_path / "once.capture")
-    assert not any(pc.any(pc.equal(batch["op"].cast("string"), "seek")).as_py() for batch in capture.operations())
-    write_darshan(capture, tmp_path / "x.darshan")
-    (exported,), recorded = (darshan_oracle.read_all(some).values() for some in ([tmp_path / "x.darshan"], logs))
-    assert not isinstance(exported, str), exported
-    files = set(capture.files["record_id"].to_pylist())
-    known: Counter[int] = Counter()
-    for arrays in recorded:
-        assert not isinstance(arrays, str), arrays
-        known.update({record: seeks for record, seeks in seeks_of(arrays, "POSIX").items() if record in files})
-    assert seeks_of(exported, "POSIX") == known
-    assert known.total() > 0
 
 
 def test_what_a_log_cannot_hold_is_told(tmp_path: Path) -> None:
@@ -246,34 +209,6 @@ def test_records_are_named_by_darshans_hash_where_a_capture_has_no_ids(tmp_path:
     twice = build_capture(tmp_path, name="twice", files=[File("/a", record_id=0), File("/a", record_id=0)])
     with pytest.raises(CaptureError, match="two files have the same path"):
         write_darshan(twice, tmp_path / "y.darshan")
-
-
-def test_damage_and_wrong_use_leave_no_file(tmp_path: Path) -> None:
-    damaged = build_capture(
-        tmp_path, name="d", files=["/a"], ops=[read(0, end_ns=20), Op("read", 0, start_ns=10, end_ns=5)]
-    )
-    good = build_capture(tmp_path, name="g", files=["/a"], ops=[read(0, length=1)])
-    with pytest.raises(CaptureError, match="ends before it starts"):
-        write_darshan(damaged, tmp_path / "x.darshan")
-    lost = build_capture(tmp_path, name="r", files=["/a"], ops=[Op("rename", 0, other_file_id=4)])
-    with pytest.raises(CaptureError, match="names a file"):
-        write_darshan(lost, tmp_path / "x.darshan")
-    with pytest.raises(TargetError, match="not a file"):
-        write_darshan(good, good.path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.capture", "g.capture", "r.capture"]
-
-
-@shared
-@pytest.mark.parametrize("name", ["cosmoflow_threads", "imagenet"])
-def test_a_real_capture_survives_the_way_through_a_log(name: str, tmp_path: Path) -> None:
-    merge([darshan_oracle.SHARED / "captures" / name / "job.darshan"], [], tmp_path / "once.capture")
-    capture = open_capture(tmp_path / "once.capture")
-    found = again(capture, tmp_path)
-    assert traced(found) == traced(capture)
-    assert reconstructed(found) == reconstructed(capture)
-    assert sum(reconstructed(capture).values()) > 20
-    assert found.info.coverage.bytes == capture.info.coverage.bytes
-    assert found.info.coverage.traceable[0] == capture.info.coverage.traceable[0] == 1.0
 
 
 counted_operation = st.builds(

@@ -8,26 +8,10 @@ import pytest
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures import operation_rows as operation_rows_home
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows, read_ahead, rows_together
-from dxt_replay.traces.schema import OPS
 from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
-from tests.capture_builder import build_capture, ops_table, read, write
-
-
-def test_rows_come_rank_by_rank_in_start_order(tmp_path: Path) -> None:
-    capture = build_capture(
-        tmp_path,
-        files=["/a", "/b"],
-        ops=[read(1, rank=1, start_ns=5, length=7), write(0, rank=0, start_ns=9, lane=3), read(0, rank=0, start_ns=2)],
-        ranks=[2],
-    )
-    batches = list(operation_rows(capture))
-    assert [rows.rank for rows in batches] == [0, 1]
-    assert batches[0].start_ns.tolist() == [2, 9]
-    assert [OPS[code] for code in batches[0].op] == ["read", "write"]
-    assert batches[0].lane.tolist() == [0, 3]
-    assert batches[1].length.tolist() == [7]
+from tests.capture_builder import build_capture, ops_table, read
 
 
 def test_rows_of_several_ranks_are_those_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

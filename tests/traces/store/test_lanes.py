@@ -85,20 +85,3 @@ def test_damage_is_named(
     pq.write_table(lanes_table(rows), capture.path / "lanes.parquet")
     with pytest.raises(CaptureError, match=message):
         _ = open_capture(capture.path).lanes
-
-
-def test_another_program_may_write_other_types_and_roles_it_knows(tmp_path: Path) -> None:
-    """Without columns that may be null, in any order, with plain strings."""
-    capture = build(tmp_path, LANES_SCHEMA.empty_table())
-    pq.write_table(
-        pa.table({"rank": [3, 0], "lane": [2, 0], "role": ["worker", "main"]}), capture.path / "lanes.parquet"
-    )
-    found = open_capture(capture.path).lanes
-    assert found.schema.equals(LANES_SCHEMA)
-    assert [(row["rank"], row["role"], row["host"]) for row in found.to_pylist()] == [
-        (0, "main", None),
-        (3, "worker", None),
-    ]
-    pq.write_table(pa.table({"rank": [0], "lane": [0], "role": ["boss"]}), capture.path / "lanes.parquet")
-    with pytest.raises(CaptureError, match="boss"):
-        _ = open_capture(capture.path).lanes

@@ -44,16 +44,6 @@ def starts(capture: Capture, rank: int) -> list[int]:
     return [t for batch in capture.operations(rank, columns=["start_ns"]) for t in batch.column(0).to_pylist()]
 
 
-def test_an_operation_belongs_to_the_window_in_which_it_starts(tmp_path: Path) -> None:
-    part = part_of(three_ranks(tmp_path), Part(from_ns=110, until_ns=140))
-    assert starts(part, 0) == [110, 120, 130]
-    assert part.operation_count() == 9
-    assert part.usage(0)["operations"].to_pylist() == [1, 1, 1]
-    assert part.time_span_ns == (110, 140)
-    spans = [(s["step"], s["start_ns"], s["end_ns"]) for s in part.spans.to_pylist() if s["rank"] == 1]
-    assert spans == [(NO_STEP, 110, 131), (NO_STEP, 131, 140)]
-
-
 def test_a_step_that_the_window_cuts_keeps_its_time_and_is_not_a_step(tmp_path: Path) -> None:
     """Half a step would look fast to a summary; a replay would lose its computing if it were left out."""
     part = part_of(three_ranks(tmp_path), Part(from_ns=115, until_ns=180, ranks=(0,)))

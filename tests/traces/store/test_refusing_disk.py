@@ -18,7 +18,7 @@ from dxt_replay.replay.target.stage import plan_stage
 from dxt_replay.traces.errors import DxtReplayError, TargetError, UnreadableError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.traces.store.writer import OpsWriter, begin_capture, write_files, write_spans
+from dxt_replay.traces.store.writer import OpsWriter, begin_capture
 from tests.capture_builder import build_capture, ops_table, read
 from tests.places import open_below
 
@@ -73,26 +73,6 @@ def test_a_file_limit_at_any_byte_is_one_error(tmp_path: Path) -> None:
     (part,) = (tmp_path / "whole" / "ops").glob("part-*")
     limits = range(8, part.stat().st_size, 97)
     assert elsewhere(_write_with_limits, tmp_path, limits) == (None, "")
-
-
-def _tables_with_limit(folder: Path) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
-    capture = folder / "c.capture"
-    for write in (write_files, write_spans):
-        source = open_capture(folder / "test.capture")
-        try:
-            write(capture, source.files if write is write_files else source.spans)
-        except TargetError:
-            continue
-        if write is write_files:
-            raise AssertionError("the limit was not met")
-
-
-def test_a_file_limit_while_a_table_is_written(tmp_path: Path) -> None:
-    build_capture(tmp_path, files=["/a"], ops=[read(0)])
-    (tmp_path / "c.capture").mkdir()
-    assert elsewhere(_tables_with_limit, tmp_path) == (None, "")
 
 
 def _as_nobody(work: Callable[..., None], *arguments: Any) -> None:

@@ -5,16 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.traces.errors import CaptureError, TargetError
+from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import (
-    FILES_SCHEMA,
     ORIGINS,
     CaptureInfo,
     Coverage,
@@ -22,14 +20,11 @@ from dxt_replay.traces.schema import (
     RankClock,
     Source,
     codes,
-    table_from_columns,
 )
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import (
     OpsWriter,
-    create_capture,
     write_capture_info,
-    write_files,
 )
 from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
 from tests.examples import examples
@@ -160,15 +155,6 @@ def test_codes_translate_foreign_dictionaries():
     assert codes(pa.table({"op": column}), "op").tolist() == [2, 3, 2]
 
 
-def test_a_directory_that_is_no_capture_is_left_alone(tmp_path):
-    precious = tmp_path / "thesis" / "chapter.tex"
-    precious.parent.mkdir()
-    precious.write_text("words")
-    with pytest.raises(TargetError):
-        create_capture(precious.parent)
-    assert precious.read_text() == "words"
-
-
 def as_version_1(capture):
     """Rewrite a capture as release 0.1.0 wrote it: seven operations, no column `offsets`, schema version 1."""
     operations = ("open", "close", "read", "write", "stat", "sync", "seek")
@@ -193,22 +179,6 @@ def test_a_capture_of_version_1_is_read(tmp_path):
     assert [batch.to_pylist() for batch in capture.operations()] == before
     assert capture.files["offsets"].null_count == capture.files.num_rows == 2
     assert capture.paths() == ["/a", "/b"]
-
-
-def test_what_version_2_brought_comes_back(tmp_path):
-    ops = [Op("rename", 0, other_file_id=1, start_ns=1, end_ns=1, origin="reconstructed")]
-    capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
-    assert [
-        (row["op"], row["other_file_id"], row["origin"]) for row in capture.operations().__next__().to_pylist()
-    ] == [("rename", 1, "reconstructed")]
-    states = np.ma.masked_array(np.array([1, 0], dtype=np.int8), mask=[False, True])
-    files = table_from_columns(
-        {**{name: capture.files[name] for name in capture.files.column_names if name not in ("offsets", "format")},
-         "format": codes(capture.files, "format"), "offsets": states},
-        FILES_SCHEMA,
-    )  # fmt: skip
-    write_files(capture.path, files)
-    assert open_capture(capture.path).files["offsets"].to_pylist() == ["repaired", None]
 
 
 @pytest.mark.parametrize("name", ["files.parquet", "ops/part-0000000-0000.parquet", "spans.parquet"])
