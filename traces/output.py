@@ -240,10 +240,7 @@ def _objection(path: Path, found: os.stat_result, kind: DirectoryKind | None) ->
 
 
 def _begin(path: Path, kind: DirectoryKind | None) -> Path:
-    """Make a new working copy for `path`, locked by this process, and remove those of ended processes.
-
-    Raises: OSError.
-    """
+    """Make a new working copy for `path`, locked by this process, and remove those of ended processes."""
     parent = path.absolute().parent
     start = b"." + os.fsencode(path.name)[:_MAX_NAME_BYTES] + b"."
     _remove_leftovers(parent, start)

@@ -159,7 +159,7 @@ class BenchmarkRun:
 
 
 def benchmark_run(info: CaptureInfo) -> BenchmarkRun | None:
-    """The run of a benchmark that a capture shows; None for any other. Raises: CaptureError where it is damaged."""
+    """The run of a benchmark that a capture shows; None for any other."""
     if BENCHMARK not in info.job.metadata:
         return None
     try:

@@ -50,8 +50,6 @@ def worker_starts(capture: Capture) -> WorkerStarts | None:
     """The workers of the rank with most of them; None without workers that read in its training loop.
 
     A worker is a process with its own log, and so its own clock. Its life lasts from its first read to its last.
-
-    Raises: CaptureError when a part cannot be read.
     """
     most = max(capture.info.clock, key=lambda clock: clock.worker, default=None)
     if most is None or not most.worker or most.rank not in capture.ranks:
@@ -117,10 +115,7 @@ _BY_NAME = (
 
 
 def setting_of(capture: Capture) -> Setting:
-    """The setting of a capture, from the names of its spans, else from its command and its files.
-
-    Raises: CaptureError when a part cannot be read.
-    """
+    """The setting of a capture, from the names of its spans, else from its command and its files."""
     paths = capture.paths()
     spans = "\n".join(name for name in capture.spans["name"].unique().to_pylist() if name)
     named = "\n".join([capture.info.job.exe, *paths])
@@ -167,10 +162,7 @@ def analyse(
     saved_s: tuple[float, float] | None = None,
 ) -> Analysis:
     """All analyses but the timeline, which needs a choice of bins. Arguments as of `summarise`; `saved_s` as of
-    `Analysis`.
-
-    Raises: CaptureError when the capture is damaged.
-    """
+    `Analysis`."""
     found = collect(
         capture, partial(AnalysisCollector, by=by), without=("lane", "step"), on_rows=on_rows, workers=workers
     )

@@ -60,7 +60,7 @@ def collect(
     """Feed a collector with every row.
 
     `begin`: is pickled if several `workers` share the ranks. `without`: columns among lane and step that the collector
-    does not need; `on_rows` gets numbers of rows as they are done. Raises: CaptureError when a part is damaged.
+    does not need; `on_rows` gets numbers of rows as they are done.
     """
     work = _Collected(capture=capture, layers=file_layers(capture), begin=begin, without=tuple(without))
     pieces = rank_pieces(capture, workers.piece_operations)

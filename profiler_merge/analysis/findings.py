@@ -149,10 +149,7 @@ def _input_remedy(name: str, found: Analysis) -> str:
 def findings(
     capture: Capture, workers: Workers = ALONE, saved_s: tuple[float, float] | None = None
 ) -> tuple[Finding, ...]:
-    """Findings about a capture, worst first. `saved_s`: as of `Analysis`.
-
-    Raises: CaptureError when it is damaged.
-    """
+    """Findings about a capture, worst first. `saved_s`: as of `Analysis`."""
     return findings_of(analyse(capture, workers=workers, saved_s=saved_s))
 
 

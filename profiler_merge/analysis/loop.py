@@ -240,10 +240,7 @@ class Overlap:
 
 
 def overlap(capture: Capture) -> Overlap:
-    """Overlap of compute and I/O per rank, per step and in total.
-
-    Raises: CaptureError when a part is damaged.
-    """
+    """Overlap of compute and I/O per rank, per step and in total."""
     return collect(capture, OverlapCollector, without=("lane", "step")).overlap()
 
 
@@ -277,7 +274,6 @@ class OverlapCollector(Collector):
         return self._found
 
     def merge(self, later: OverlapCollector) -> None:
-        """As `Sums.merge`."""
         self._found += later._finish()
 
     def __getstate__(self) -> dict[str, Any]:

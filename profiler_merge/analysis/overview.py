@@ -118,7 +118,6 @@ def overview(
     """The data of a page about a capture, from several passes over its op stream.
 
     `on_rows` receives how many rows of the first pass are done. `limit`: the storage limit, from the causal model.
-    Raises: CaptureError when the capture is damaged.
     """
     found = analyse(capture, on_rows=on_rows, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
     shown = shown_ranks(found)

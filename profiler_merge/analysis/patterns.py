@@ -45,7 +45,7 @@ class Patterns:
 
 
 def patterns(capture: Capture) -> Patterns:
-    """Access patterns of the operations that count. Raises: CaptureError when a part is damaged."""
+    """Access patterns of the operations that count."""
     return collect(capture, PatternCollector, without=("lane", "step")).patterns()
 
 
@@ -151,7 +151,6 @@ class PatternCollector(Collector):
         self._rank = None
 
     def merge(self, later: PatternCollector) -> None:
-        """As `Sums.merge`."""
         self._end_rank()
         later._end_rank()
         super().merge(later)

@@ -63,7 +63,7 @@ def query(capture: Capture, sql: str) -> pa.Table:
 def relations(capture: Capture, names: Collection[str], *, keep: bool = False) -> Iterator[DuckDBPyConnection]:
     """A database with the relations of a capture, for a single query of `ops`, or with `keep` for several.
 
-    `names`: columns of OPS_SCHEMA that are read. Raises: as `query`.
+    `names`: columns of OPS_SCHEMA that are read.
     """
     import duckdb
 
@@ -125,7 +125,7 @@ def _batches(
 
 
 def made_by_query(source: Capture | DuckDBPyConnection, table: Table) -> pa.Table:
-    """A table whose description has a query, of a capture or of its relations. Raises: as `query`."""
+    """A table whose description has a query, of a capture or of its relations."""
     made = query(source, table.query) if isinstance(source, Capture) else source.sql(table.query).to_arrow_table()
     return made.select(table.schema.names).cast(table.schema)
 
@@ -147,10 +147,7 @@ class GroupTotals:
 
 
 def group_totals(capture: Capture, by: str) -> tuple[GroupTotals, ...]:
-    """Totals of the transfers by one of `tables.GROUPINGS`, in the order of its key.
-
-    Raises: CaptureError when the capture is damaged.
-    """
+    """Totals of the transfers by one of `tables.GROUPINGS`, in the order of its key."""
     key, label = GROUPINGS[by]
     rows = query(
         capture,

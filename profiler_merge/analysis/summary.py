@@ -226,7 +226,6 @@ def summarise(
     """Summary of a capture or of a part of one.
 
     `by`: one of `tables.GROUPINGS`; `on_rows` gets numbers of rows as they are done.
-    Raises: CaptureError when the capture is damaged.
     """
     begin = partial(_SummaryAndLoop, by=by)
     tally = collect(capture, begin, without=("lane", "step"), on_rows=on_rows, workers=workers)

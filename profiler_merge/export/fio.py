@@ -214,7 +214,7 @@ def _last_names(capture: Capture) -> np.ndarray:
 
 
 def _objection(folder: Path) -> str | None:
-    """Why a directory is not an earlier export with nothing else in it; None if it is. Raises: OSError."""
+    """Why a directory is not an earlier export with nothing else in it; None if it is."""
     job = folder / JOB_FILE
     if not (job.is_file() and job.read_bytes().startswith(_MARK.encode())):
         return "is not an export for fio" if any(folder.iterdir()) else None

@@ -165,7 +165,6 @@ class DistributionCollector(Sums):
             self.distribution()
 
     def merge(self, later: DistributionCollector) -> None:
-        """As `Sums.merge`."""
         self._found = self.distribution().plus(later.distribution(), self._limit)
 
     def __getstate__(self) -> dict[str, Any]:

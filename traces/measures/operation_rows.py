@@ -129,7 +129,6 @@ def operation_rows(
     meanwhile.
 
     `without`: columns not to read, of `lane` and `step`. Memory: three row groups.
-    Raises: CaptureError when a part is damaged.
     """
     names = [name for name in ROW_COLUMNS if name not in without]
     batches = capture.rank_operations(ranks, names)

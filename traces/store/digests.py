@@ -48,7 +48,7 @@ def digests_beside(paths: Iterable[Path]) -> Callable[[Path], str]:
 
 
 def gathered_digests(directory: Path) -> dict[str, str]:
-    """Name -> digest of every Parquet file in `directory`; `capture.json` has none yet. Raises: OSError."""
+    """Name -> digest of every Parquet file in `directory`; `capture.json` has none yet."""
     return {DOCUMENT: _NO_DIGEST, **{path.name: file_digest(path) for path in sorted(directory.glob("*.parquet"))}}
 
 

@@ -115,7 +115,6 @@ class PartCapture(Capture):
 
     @property
     def whole(self) -> Capture:
-        """As `Capture.whole`."""
         return self._inner.whole
 
     @property
@@ -125,19 +124,16 @@ class PartCapture(Capture):
 
     @cached_property
     def file_mask(self) -> np.ndarray:
-        """As `Capture.file_mask`."""
         inner = self._inner.file_mask
         return inner if self._chosen_files is None else inner & self._chosen_files
 
     @cached_property
     def api_mask(self) -> np.ndarray:
-        """As `Capture.api_mask`."""
         mask: np.ndarray = self._inner.api_mask & self._part.api_mask
         return mask
 
     @property
     def takes_whole_files(self) -> bool:
-        """As `Capture.takes_whole_files`."""
         return self._part.takes_whole_files and self._inner.takes_whole_files
 
     @cached_property

@@ -160,7 +160,6 @@ class Capture:
 
         `columns`: names of `OPS_SCHEMA`, all when None. `starts_ns`: [begin, end): leaves out row groups in which no
         operation of the rank starts then. Memory: one row group. Opens all parts of a rank before its first batch.
-        Raises: CaptureError when a part cannot be read.
         """
         return (batch for _, batch in self.rank_operations(ranks, columns, starts_ns))
 
@@ -242,10 +241,7 @@ class Capture:
         return batch
 
     def usage(self, rank: int) -> pa.Table:
-        """Usage of each file by each lane of a rank (`schema.USAGE_SCHEMA`): the stored counts, or counted now.
-
-        Raises: CaptureError when a part cannot be read.
-        """
+        """Usage of each file by each lane of a rank (`schema.USAGE_SCHEMA`): the stored counts, or counted now."""
         if rank not in self._usage:
             stretches = self.index.of(rank)
             if not len(stretches):
@@ -262,10 +258,7 @@ class Capture:
         return self._usage[rank]
 
     def usages(self) -> Iterator[pa.Table]:
-        """`usage` of all ranks with operations, of many small ones in one table.
-
-        Raises: CaptureError when a part cannot be read.
-        """
+        """`usage` of all ranks with operations, of many small ones in one table."""
         return map(self._usage_of, self.index.ranks_together(COUNTED_TOGETHER))
 
     def _usage_of(self, ranks: Sequence[int]) -> pa.Table:

@@ -408,7 +408,7 @@ def foreign_name(directory: Path) -> str | None:
 
 
 def _objection(directory: Path) -> str | None:
-    """Why a directory is not a whole capture of this product and nothing else; None if it is one. Raises: OSError."""
+    """Why a directory is not a whole capture of this product and nothing else; None if it is one."""
     try:
         info = json.loads((directory / DOCUMENT).read_bytes())
         ours = isinstance(info, dict) and {"schema_version", "job", "ranks", "clock", "coverage"} <= info.keys()
