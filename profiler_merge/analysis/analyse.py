@@ -4,7 +4,7 @@ and findings."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -157,15 +157,12 @@ def analyse(
     capture: Capture,
     *,
     by: str | None = None,
-    on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
     saved_s: tuple[float, float] | None = None,
 ) -> Analysis:
     """All analyses but the timeline, which needs a choice of bins. Arguments as of `summarise`; `saved_s` as of
     `Analysis`."""
-    found = collect(
-        capture, partial(AnalysisCollector, by=by), without=("lane", "step"), on_rows=on_rows, workers=workers
-    )
+    found = collect(capture, partial(AnalysisCollector, by=by), workers=workers)
     return found.analysis(capture, saved_s)
 
 

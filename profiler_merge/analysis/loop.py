@@ -241,14 +241,13 @@ class Overlap:
 
 def overlap(capture: Capture) -> Overlap:
     """Overlap of compute and I/O per rank, per step and in total."""
-    return collect(capture, OverlapCollector, without=("lane", "step")).overlap()
+    return collect(capture, OverlapCollector).overlap()
 
 
 class OverlapCollector(Collector):
     """Collects an `Overlap`. `_found`: the tables of ranks and of steps, and `rebuilt_in_loop_ns`, of some ranks."""
 
     STAY = ("_capture", "_layers", "_sums")
-    takes_several_ranks = True
     _sums: _LoopSums | None = None
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:

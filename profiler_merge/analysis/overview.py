@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,15 +111,14 @@ def overview(
     capture: Capture,
     *,
     most_bars: int = MOST_BARS,
-    on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
     limit: Limit | None = None,
 ) -> Overview:
     """The data of a page about a capture, from several passes over its op stream.
 
-    `on_rows` receives how many rows of the first pass are done. `limit`: the storage limit, from the causal model.
+    `limit`: the storage limit, from the causal model.
     """
-    found = analyse(capture, on_rows=on_rows, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
+    found = analyse(capture, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
     shown = shown_ranks(found)
     with relations(capture, {*COURSE, *BARS}, keep=True) as database:
         course = timeline_of(database, capture, bins=COURSE_BINS)

@@ -46,7 +46,7 @@ class Patterns:
 
 def patterns(capture: Capture) -> Patterns:
     """Access patterns of the operations that count."""
-    return collect(capture, PatternCollector, without=("lane", "step")).patterns()
+    return collect(capture, PatternCollector).patterns()
 
 
 class _RankAccesses:
@@ -132,11 +132,11 @@ class PatternCollector(Collector):
         self._read_by_any = BoundedUnion()
 
     def add(self, rows: OperationRows) -> None:
-        """Add rows, in start order."""
-        if rows.rank != self._rank:
-            self._end_rank()
-            self._rank = rows.rank
-        self._accesses.add(at_one_layer(rows, self._layers))
+        for own in at_one_layer(rows, self._layers).each_rank():
+            if own.rank != self._rank:
+                self._end_rank()
+                self._rank = own.rank
+            self._accesses.add(own)
 
     def _end_rank(self) -> None:
         if self._rank is None:
@@ -218,14 +218,14 @@ def mount_totals(recorded: pa.Table, accessed: pa.Table) -> tuple[MountTotals, .
 
     `recorded`: the files of the capture; `accessed`: the table "files".
     """
-    used = recorded.take(accessed["file_id"])
-    columns = (used["mount"], used["fs_type"], accessed["bytes_read"], accessed["bytes_written"])
-    sums: dict[tuple[str, str], tuple[int, int, int]] = {}
-    for mount, kind, read, written in zip(*(column.to_pylist() for column in columns), strict=True):
-        files, before, wrote = sums.get((mount, kind), (0, 0, 0))
-        sums[mount, kind] = files + 1, before + read, wrote + written
-    found = [
-        MountTotals(mount=mount, fs_type=kind, files=files, bytes_read=read, bytes_written=written)
-        for (mount, kind), (files, read, written) in sums.items()
-    ]
+    used = recorded.select(["mount", "fs_type"]).take(accessed["file_id"])
+    columns = {name: used[name].cast(pa.string()) for name in used.column_names}
+    columns |= {name: accessed[name] for name in ("bytes_read", "bytes_written")}
+    sums = (
+        pa.table(columns)
+        .group_by(["mount", "fs_type"])
+        .aggregate([("bytes_read", "sum"), ("bytes_written", "sum"), ([], "count_all")])
+    )
+    names = {"count_all": "files", "bytes_read_sum": "bytes_read", "bytes_written_sum": "bytes_written"}
+    found = [MountTotals(**{names.get(name, name): value for name, value in row.items()}) for row in sums.to_pylist()]
     return tuple(sorted(found, key=lambda total: (-total.bytes_read - total.bytes_written, total.mount)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -220,15 +220,14 @@ def summarise(
     capture: Capture,
     *,
     by: str | None = None,
-    on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
 ) -> Summary:
     """Summary of a capture or of a part of one.
 
-    `by`: one of `tables.GROUPINGS`; `on_rows` gets numbers of rows as they are done.
+    `by`: one of `tables.GROUPINGS`.
     """
     begin = partial(_SummaryAndLoop, by=by)
-    tally = collect(capture, begin, without=("lane", "step"), on_rows=on_rows, workers=workers)
+    tally = collect(capture, begin, workers=workers)
     if tally.overlap is None:
         return tally.summary.summary()
     return with_loop(tally.summary.summary(), tally.overlap.overlap(), capture)
@@ -283,8 +282,6 @@ def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
 
 class SummaryCollector(Collector):
     """Collects all totals of a summary in one pass over the op stream."""
-
-    takes_several_ranks = True
 
     STAY = ("_capture", "_layers", "_spans", "_compute", "_by")
 

@@ -113,35 +113,27 @@ class IoCollector(Sums):
 
     def _of_rows(self, rows: OperationRows) -> np.ndarray:
         """The fields of `RankTotals` of each rank of the rows."""
-        by_rank = rows.by_rank()
-        hidden = np.zeros(len(by_rank), dtype=np.int64)
+        first = runs(rows.ranks) if len(rows.ranks) else np.zeros(1, dtype=np.int64)
+        ranks = rows.ranks[first].astype(np.int64) if len(rows.ranks) else np.array([rows.rank])
+        counts = np.diff(first, append=len(rows))
+        hidden = np.zeros(len(ranks), dtype=np.int64)
         if len(rows.ranks):
-            union, place = group_unions(rows.start_ns, rows.end_ns, by_rank.index)
+            union, place = group_unions(rows.start_ns, rows.end_ns, np.repeat(np.arange(len(ranks)), counts))
         else:
             union = Intervals.of_ascending(*self._union.add(rows.start_ns, rows.end_ns))
             place = np.zeros(len(union), dtype=np.int64)
         self._busy.add_union(union)
-        bounds = np.searchsorted(place, np.arange(len(by_rank) + 1))
+        bounds = np.searchsorted(place, np.arange(len(ranks) + 1))
         lengths = np.concatenate(([0], np.cumsum(union.ends - union.starts)))
-        for number, rank in enumerate(by_rank.ranks.tolist() if self._compute else ()):
+        for number, rank in enumerate(ranks.tolist() if self._compute else ()):
             if (compute := self._compute.get(rank)) is not None:
                 part = slice(bounds[number], bounds[number + 1])
                 hidden[number] = compute.covered_within(union.starts[part], union.ends[part]).sum()
         written = rows.op == WRITE
-        writes, bytes_written = by_rank.sums(written), by_rank.sums(rows.length * written)
-        return np.stack(
-            (
-                by_rank.ranks.astype(np.int64),
-                by_rank.counts - writes,
-                writes,
-                by_rank.sums(rows.length) - bytes_written,
-                bytes_written,
-                by_rank.sums(rows.duration_ns),
-                np.diff(lengths[bounds]),
-                hidden,
-            ),
-            axis=1,
-        )
+        amounts = (written, rows.length * written, rows.length, rows.duration_ns)
+        writes, bytes_written, moved, took = (np.add.reduceat(each, first, dtype=np.int64) for each in amounts)
+        columns = (ranks, counts - writes, writes, moved - bytes_written, bytes_written, took, np.diff(lengths[bounds]))
+        return np.stack((*columns, hidden), axis=1)
 
     def totals(self) -> IoTotals:
         """Totals of all that was added."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -63,23 +64,15 @@ class OperationRows:
             rank=rank, **{name: column.take(rows) if len(column) else column for name, column in columns.items()}
         )
 
-    def by_rank(self) -> RankRuns:
-        """Which rows belong to which rank; needs at least one row."""
-        if not len(self.ranks):
-            return RankRuns(ranks=np.array([self.rank]), first=np.zeros(1, dtype=np.int64), rows=len(self))
-        first = runs(self.ranks)
-        return RankRuns(ranks=self.ranks[first], first=first, rows=len(self))
-
     def each_rank(self) -> Iterator[OperationRows]:
         """The rows of one rank after another, without a copy."""
         if not len(self.ranks):
             yield self
             return
-        runs_ = self.by_rank()
-        for rank, first, count in zip(runs_.ranks.tolist(), runs_.first.tolist(), runs_.counts.tolist(), strict=True):
-            columns = {name: getattr(self, name) for name in ROW_COLUMNS}
-            own = {name: column[first : first + count] if len(column) else column for name, column in columns.items()}
-            yield OperationRows(rank=rank, **own)
+        columns = {name: getattr(self, name) for name in ROW_COLUMNS}
+        for first, last in pairwise([*runs(self.ranks).tolist(), len(self)]):
+            own = {name: column[first:last] if len(column) else column for name, column in columns.items()}
+            yield OperationRows(rank=int(self.ranks[first]), **own)
 
     @property
     def duration_ns(self) -> np.ndarray:
@@ -91,32 +84,6 @@ class OperationRows:
         """Mask of the reads and writes, without those that a store refused."""
         mask: np.ndarray = ((self.op == READ) | (self.op == WRITE)) & (self.api != REFUSED)
         return mask
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankRuns:
-    """The ranks (k,) of some rows, ascending, and the first row of each."""
-
-    ranks: np.ndarray
-    first: np.ndarray
-    rows: int
-
-    def __len__(self) -> int:
-        return len(self.ranks)
-
-    @property
-    def counts(self) -> np.ndarray:
-        """Rows of each rank (k,)."""
-        return np.diff(self.first, append=self.rows)
-
-    @property
-    def index(self) -> np.ndarray:
-        """Index into `ranks` of each row (n,)."""
-        return np.repeat(np.arange(len(self)), self.counts)
-
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sum by rank (k,), int64, of a value per row (n,)."""
-        return np.add.reduceat(values, self.first, dtype=np.int64)
 
 
 def operation_rows(
