@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.table_formats import table_of
+from dxt_replay.profiler_merge.analysis.named_tables import table_of
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import DxtReplayError, MissingDependencyError
 from dxt_replay.traces.schema import FORMATS, codes

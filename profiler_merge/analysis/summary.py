@@ -27,7 +27,6 @@ from dxt_replay.profiler_merge.analysis.interfaces import (
 )
 from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
-from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.profiler_merge.sources import RECORDINGS
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessPattern
@@ -213,7 +212,19 @@ class Summary(Result):
         del result["generated"]
         if self.groups is None:
             del result["groups"], result["by"]
-        return without_io(result) if nothing_recorded(self.coverage.unseen) else result
+        return _without_io(result) if nothing_recorded(self.coverage.unseen) else result
+
+
+def _without_io(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object of a summary with null for figures of I/O: without a recording of I/O, 0 would be a claim."""
+    loop = summary["loop"] or {}
+    unknown = {name: None for name in loop if name.startswith(("io_", "storage_"))}
+    return {
+        **summary,
+        **{name: dict.fromkeys(summary[name]) for name in ("operations", "bytes", "io_time_s")},
+        **dict.fromkeys(("files", "in_flight_s", "other_io_s")),
+        "loop": {**loop, **unknown} if loop else None,
+    }
 
 
 def summarise(

@@ -115,8 +115,7 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
     tables lists the files that could not be opened, with the reason.
     Raises: UsageError for another name; CaptureError when the capture is damaged.
     """
-    from dxt_replay.profiler_merge.analysis.named_tables import summary_table
-    from dxt_replay.profiler_merge.analysis.table_formats import to_pandas
+    from dxt_replay.profiler_merge.analysis.named_tables import summary_table, to_pandas
 
     _check_tables([name], __getattr__("TABLES"))
     with opened(capture) as source:
@@ -157,8 +156,7 @@ def tables(
     Raises: CaptureError when the capture is damaged; UsageError for another name, too many bins, or the table
     "dependencies" of too many operations.
     """
-    from dxt_replay.profiler_merge.analysis.named_tables import DEPENDENCIES, STORAGE_LIMIT, views
-    from dxt_replay.profiler_merge.analysis.table_formats import table_of
+    from dxt_replay.profiler_merge.analysis.named_tables import DEPENDENCIES, STORAGE_LIMIT, table_of, views
     from dxt_replay.profiler_merge.analysis.tables import TABLES
     from dxt_replay.traces.units import parse_duration_ns
     from dxt_replay.traces.workers import workers_of
@@ -382,7 +380,7 @@ def _write_table(table: Any, place: Path, *, force: bool) -> None:
     """Write an Arrow table. Raises: TargetError when it cannot be written."""
     import pyarrow.parquet as pq
 
-    from dxt_replay.profiler_merge.analysis.table_formats import write_csv
+    from dxt_replay.profiler_merge.analysis.named_tables import write_csv
     from dxt_replay.traces.output import new_file
 
     if place == _STANDARD_OUTPUT:

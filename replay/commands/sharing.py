@@ -77,7 +77,7 @@ def export(
 
             return write_chrome(source, path, force=force)
         if kind == "csv":
-            from dxt_replay.profiler_merge.export.csv_rows import write_csv
+            from dxt_replay.profiler_merge.export.exported import write_csv
 
             return write_csv(source, path, force=force)
         if kind == "darshan":
@@ -110,7 +110,7 @@ def _export(**given: Any) -> int:
     if given["output"] == _STANDARD_OUTPUT:
         if given["to"] not in ("csv", None) or session.current().as_json:
             raise UsageError("--output - is for --to csv without --json: give a file name")
-        from dxt_replay.profiler_merge.export.csv_rows import stream_csv
+        from dxt_replay.profiler_merge.export.exported import stream_csv
 
         with opened(given["capture"]) as source:
             stream_csv(source, sys.stdout.buffer)  # bytes: the text layer would write another encoding, or line ends

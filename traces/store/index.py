@@ -33,9 +33,8 @@ from dxt_replay.traces.schema import (
     codes,
     table_from_columns,
 )
-from dxt_replay.traces.store.checks import MOST_NS, MOST_ROWS, check_columns, conforming
+from dxt_replay.traces.store.checks import MOST_NS, MOST_ROWS, check_columns, conforming, open_parquet, read_table
 from dxt_replay.traces.store.digests import DOCUMENT, file_digest
-from dxt_replay.traces.store.tables import open_parquet, read_table
 
 OPS_FOLDER = "ops"
 """Folder of a capture: the parts of the op stream."""

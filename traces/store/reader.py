@@ -37,8 +37,10 @@ from dxt_replay.traces.store.checks import (
     hdf5_table,
     is_ours,
     lanes_table,
+    open_parquet,
     operations,
     read_info,
+    read_table,
     spans_table,
 )
 from dxt_replay.traces.store.index import (
@@ -49,7 +51,6 @@ from dxt_replay.traces.store.index import (
     UsageCounter,
     ops_index,
 )
-from dxt_replay.traces.store.tables import open_parquet, read_table
 from dxt_replay.traces.units import format_count
 
 KEPT_USAGE_ROWS = 1 << 20

@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of, to_pandas, write_csv
+from dxt_replay.profiler_merge.analysis.named_tables import flat_table, table_of, to_pandas, write_csv
 from dxt_replay.traces.errors import MissingDependencyError
 
 
