@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.export import exported
+from dxt_replay.profiler_merge.export import exported as module
 from dxt_replay.profiler_merge.export.exported import stream_csv, write_csv
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.store.reader import Capture
@@ -73,7 +73,7 @@ def test_paths_survive_quoting(tmp_path: Path) -> None:
 
 
 def test_slices_and_row_groups_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exported, "SLICE_ROWS", 3)
+    monkeypatch.setattr(module, "SLICE_ROWS", 3)
     ops = [write(0, offset=i, length=1, start_ns=i, rank=i % 2) for i in range(20)]
     exported = write_csv(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path / "out.csv")
     found = rows_of(tmp_path / "out.csv")
