@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,9 @@ from dxt_replay.replay.show.section import (
     MAX_GROUPS,
     WARNINGS,
     Section,
+    mib_s,
     of_generated,
+    or_dash,
     percent,
     prose,
     seconds,
@@ -132,7 +134,7 @@ def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Secti
     found, traced = summary.as_json(), has_trace(summary)
     sections = [prose("", headline(summary, limit)), _job(summary, found), _training(summary, found)]
     if io_recorded(summary) and traced:
-        sections.append(_io(summary, found))
+        sections += [_io(summary, found), _per_operation(summary)]
     # Totals by counters alone stand in no first line unless they were rebuilt.
     sections.append(replace(_interfaces(summary), brief=not traced and not summary.reconstructed.pct))
     if summary.groups is not None:
@@ -357,6 +359,13 @@ def _io(summary: Summary, found: Mapping[str, Any]) -> Section:
         source = _SOURCES[summary.access_pattern_source]
         said["sequential"] = f"{percent(summary.sequential_pct)} (from {source})"
     return table("I/O", IO, found, said)
+
+
+def _per_operation(summary: Summary) -> Section:
+    spreads = (summary.transfer_size_bytes, format_bytes), (summary.bandwidth_per_op_mib_s, mib_s)
+    cells = [[or_dash(value, text) for value in astuple(spread)] for spread, text in spreads]
+    rows = (("transfer size", *cells[0]), ("bandwidth", *cells[1]))
+    return Section(title="Per operation", columns=("", "min", "median", "mean", "max"), rows=rows)
 
 
 def _counted(interfaces: Mapping[str, InterfaceTotals], quantity: str) -> int:
