@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dxt_replay.traces.unseen import (
     all_unseen,
     hidden_reads,
     mapped_files,
+    received,
     unseen_of,
     watched,
     why_not_judged,
@@ -122,3 +124,18 @@ def test_a_ring_of_requests_leaves_a_file_that_was_read_in_part_unknown(tmp_path
         found = hidden_reads(["cp by io_uring"], files_table([File(str(path), counters=counters)]), (0, 1))
         assert [each.name for each in found] == names
     assert hidden_reads([], files_table([File(str(path), counters={"posix_opens": 1})]), (0, 1)) == ()
+
+
+def test_a_trace_and_the_watch_count_each_peer_once() -> None:
+    assert received({"10.0.0.1:9000": 700}, 0, 100, (SHARD, STORE)) == [SHARD, replace(STORE, bytes=700)]
+    assert received({"10.0.0.1:9000": 500}, 0, 100, (STORE,)) == [STORE]
+    assert received({"10.0.0.2:80": 1}, 0, 100, ()) == [Unseen(kind="socket", name="10.0.0.2:80", bytes=1)]
+
+
+def test_bytes_from_nobody_knows_where_matter_from_a_hundredth_on() -> None:
+    assert received({}, 10, 1000, ()) == []
+    (unknown,) = received({}, 11, 1000, ())
+    assert (unknown.kind, unknown.bytes) == ("socket", None)
+    assert received({}, 11, 1000, (STORE,)) == [STORE]
+    why = why_not_judged(with_unseen(WHOLE, 1000, (unknown,)), (unknown,))
+    assert why == "bytes were received through sockets from peers that the trace does not show"
