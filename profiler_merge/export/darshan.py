@@ -23,7 +23,6 @@ from typing import IO, Any
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
-from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK
 from dxt_replay.profiler_merge.darshan.log import (
     CONTAINERS,
     JOB_RECORD_BYTES,
@@ -80,12 +79,6 @@ _OPEN, _CLOSE, _STAT, _SYNC, _SEEK, _RENAME = (
 _RENAMED = len(OPS)
 """Code of a rename as it is counted at its new name."""
 _POSIX = APIS.index("POSIX")
-_OPERATIONS = ("opens", "reads", "writes", "seeks", "stats", "fsyncs", "fdsyncs")
-_COUNTED = (
-    *_OPERATIONS, "bytes_read", "bytes_written", "seq_reads", "seq_writes", "consec_reads", "consec_writes",
-)  # fmt: skip
-"""Columns of the files table, without the module's prefix, that are counters of the same name."""
-
 Rows = dict[str, np.ndarray]
 
 
@@ -117,10 +110,7 @@ def write_darshan(capture: Capture, output: Path, *, force: bool = False) -> Exp
             made = {"POSIX": records.tobytes(), "DXT_POSIX": _segments(posix, ids, rank)}
             for name, data in (made | {"DXT_MPIIO": _segments(mpiio, ids, rank)}).items():
                 regions[name].write(packers[name].compress(data))
-        alone = _counted_only(capture, ids, ~seen, nprocs)
-        said["rank unknown"] += int((alone["rank"] == 0).sum()) if nprocs > 1 else 0
-        regions["POSIX"].write(packers["POSIX"].compress(alone.tobytes()))
-        used = {"POSIX": seen.any() or len(alone), "DXT_POSIX": said["DXT_POSIX"], "DXT_MPIIO": said["DXT_MPIIO"]}
+        used = {"POSIX": seen.any(), "DXT_POSIX": said["DXT_POSIX"], "DXT_MPIIO": said["DXT_MPIIO"]}
         for name, packer in packers.items():
             regions[name].write(packer.flush())
         whole = _write_log(log, capture, nprocs, ids, {name: regions[name] for name in _MODULES if used[name]})
@@ -195,21 +185,16 @@ def _segments(rows: Rows, ids: np.ndarray, rank: int) -> bytes:
     return out.tobytes()
 
 
-def _new_records(ids: np.ndarray, rank: int) -> np.ndarray:
-    records = np.zeros(len(ids), dtype=_RECORD)
-    records["id"], records["rank"] = ids, rank
-    for name in _NOT_COLLECTED:
-        records[f"POSIX_{name}"] = -1
-    return records
-
-
 def _posix_records(rows: Rows, ids: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """The files (m,) that a rank used at POSIX, and their records."""
     op, start, end, length = (rows[name] for name in ("op", "start_ns", "end_ns", "length"))
     first = runs(rows["file_id"])
     files = rows["file_id"][first]
     place = np.repeat(np.arange(len(first)), np.diff(first, append=len(op)))
-    records = _new_records(ids[files], rank)
+    records = np.zeros(len(files), dtype=_RECORD)
+    records["id"], records["rank"] = ids[files], rank
+    for name in _NOT_COLLECTED:
+        records[f"POSIX_{name}"] = -1
     column = {name.removeprefix("POSIX_"): records[name] for name in _RECORD.names or ()}
 
     def count(name: str, mask: np.ndarray) -> None:
@@ -286,26 +271,6 @@ def _assume_opens(column: Rows) -> None:
         moment = part.min(axis=0) if name == "OPEN" else part.max(axis=0)
         for when in ("START", "END"):
             column[f"F_{name}_{when}_TIMESTAMP"][assumed] = moment[assumed]
-
-
-def _counted_only(capture: Capture, ids: np.ndarray, unseen: np.ndarray, nprocs: int) -> np.ndarray:
-    """Records of counted I/O in the files table that no operation shows; its rank is unknown.
-
-    A shared record states that every rank used the file. If it would have fewer operations than ranks, rank 0 gets it.
-    """
-    table = capture.files
-    columns = {name: table[f"posix_{name}"].fill_null(0).to_numpy() for name in _COUNTED}
-    mine = np.flatnonzero(unseen & np.any([column > 0 for column in columns.values()], axis=0))
-    records = _new_records(ids[mine], SHARED_RANK)
-    for name, column in columns.items():
-        records[f"POSIX_{name.upper()}"] = column[mine]
-    for moved in ("READ", "WRITTEN"):
-        # the table has one size per file, for every interface
-        last = np.maximum(table["size"].to_numpy()[mine], 1) - 1
-        records[f"POSIX_MAX_BYTE_{moved}"] = np.where(records[f"POSIX_BYTES_{moved}"] > 0, last, 0)
-    operations = np.sum([columns[name][mine] for name in _OPERATIONS], axis=0)
-    records["rank"][(operations < nprocs) | (nprocs == 1)] = 0
-    return records
 
 
 def _seeks_without_rows(capture: Capture) -> np.ndarray:
@@ -411,7 +376,6 @@ def _notes(capture: Capture, left_out: Counter[str], said: Counter[str], whole: 
         if reason == FAILED:
             text = f"{count} operations that failed are left out: Darshan does not record them"
         told.append((count, text))
-    alone = format_counted(said["rank unknown"], "file")
     told += [
         (
             capture.hdf5.num_rows,
@@ -419,10 +383,6 @@ def _notes(capture: Capture, left_out: Counter[str], said: Counter[str], whole: 
         ),
         (said["collective"], f"{said['collective']} collective operations are not marked as such: DXT cannot"),
         (said["early"], f"{said['early']} operations begin before the job's start: their times are negative"),
-        (
-            said["rank unknown"],
-            f"counters of {alone} are written for rank 0: the capture does not hold which rank used them",
-        ),
         (
             said["seeks"],
             f"{format_counted(said['seeks'], 'seek')} on files of several ranks are written for the lowest of these: "

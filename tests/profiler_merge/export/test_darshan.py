@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
@@ -110,25 +110,11 @@ def test_a_log_merged_again_is_the_same_capture(folder: Path, ops: list[Op]) -> 
         assert {path: old[path] for path in new} == new
 
 
-def test_counters_without_rows_are_kept(tmp_path: Path) -> None:
-    counters = {"posix_opens": 2, "posix_stats": 9, "posix_writes": 30, "posix_bytes_written": 5000}
-    files = [File("/ckpt/model", size=5000, counters=counters), "/data"]
-    capture = build_capture(tmp_path, files=files, ops=[read(1, length=10)], info=info(2))
-    found = again(capture, tmp_path)
-    row = next(row for row in found.files.to_pylist() if row["path"] == "/ckpt/model")
-    assert {name: row[name] for name in counters} == counters
-    assert (row["size"], row["posix_reads"], row["mpiio_reads"]) == (5000, 0, None)
-    posix = read_counters(open_log(tmp_path / "again.darshan"), "POSIX")
-    assert posix is not None
-    assert sorted(posix.ranks.tolist()) == [SHARED_RANK, 0]
-
-
 def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_path: Path) -> None:
     """/both: rank 1 made two traced ones of nine, any rank the others; /old: all have rows, as older captures do."""
     files = [
         File("/both", counters={"posix_seeks": 9}), File("/one", counters={"posix_seeks": 5}),
         File("/old", counters={"posix_seeks": 2}), File("/renamed", counters={"posix_seeks": 4}),
-        File("/unused", counters={"posix_seeks": 6}),
     ]  # fmt: skip
     ops = [
         *(read(0, rank=rank, length=9, start_ns=10 * rank) for rank in (2, 1)),
@@ -145,7 +131,7 @@ def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_pa
     columns = (table.record_ids.tolist(), table.ranks.tolist(), table.counters["POSIX_SEEKS"].tolist())
     found = {(log.names[record], rank): seeks for record, rank, seeks in zip(*columns, strict=True)}
     assert {key: seeks for key, seeks in found.items() if seeks} == {
-        (b"/both", 1): 9, (b"/one", 2): 5, (b"/old", 1): 2, (b"/renamed", 2): 4, (b"/unused", SHARED_RANK): 6,
+        (b"/both", 1): 9, (b"/one", 2): 5, (b"/old", 1): 2, (b"/renamed", 2): 4,
     }  # fmt: skip
     assert found[b"/both", 2] == 0
     assert "7 seeks on files of several ranks are written for the lowest of these" in " ".join(result.notes)
