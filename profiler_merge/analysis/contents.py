@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.named_tables import table_of
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import DxtReplayError, MissingDependencyError
 from dxt_replay.traces.schema import FORMATS, codes
@@ -60,7 +59,7 @@ def contents(capture: Capture, *, locate: Callable[[str], Path] = lambda path: P
             unread[paths[file_id]] = getattr(error, "strerror", None) or str(error)
             continue
         rows[formats[file_id]] += [{"file_id": file_id, "path": paths[file_id], **row} for row in found]
-    tables = {name: table_of(rows[kind], TABLES[name].schema) for kind, name in _TABLES.items()}
+    tables = {name: pa.Table.from_pylist(rows[kind], schema=TABLES[name].schema) for kind, name in _TABLES.items()}
     return Contents(unread=unread, **tables)
 
 

@@ -205,7 +205,7 @@ def write_csv(table: pa.Table, stream: IO[bytes]) -> None:
 def table_of(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
     """Table of dataclasses or mappings, one row each, with the columns of `schema`."""
     plain = [row if isinstance(row, Mapping) else dataclasses.asdict(row) for row in rows]
-    return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in plain], schema=schema)
+    return pa.Table.from_pylist(plain, schema=schema)
 
 
 def flat_table(values: Mapping[str, Any]) -> pa.Table:
