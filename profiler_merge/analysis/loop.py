@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,22 +125,8 @@ def _span_limits(spans: pa.Table) -> list[tuple[int, int]]:
 
 def rank_loops(spans: pa.Table, ranks: Collection[int]) -> dict[int, RankLoop]:
     """The loop of each of `ranks` that has spans."""
-    spans = spans.filter(pc.is_in(spans["rank"], pa.array(ranks, pa.int32())))
-    line = _Line.of(np.unique(spans["rank"].to_numpy()).tolist(), _span_limits(spans), "the spans")
-    loops, edges = _loops_on(line, spans), line.edges()
-    places, cuts = line.places_at(loops.start_ns), np.searchsorted(loops.start_ns, edges)
-    steps = loops.step, line.taken(loops.start_ns, places), line.taken(loops.end_ns, places)
-    found: list[dict[str, Any]] = [
-        dict(zip(("step", "start_ns", "end_ns"), (column[begin:end] for column in steps), strict=True))
-        for begin, end in pairwise(cuts.tolist())
-    ]
-    for name in ("evaluation", "apart", "wait", "collective", "checkpoint", "compute", "pipeline"):
-        times: Intervals = getattr(loops, name)
-        places = line.places_at(times.starts)
-        starts, ends = line.taken(times.starts, places), line.taken(times.ends, places)
-        for own, (begin, end) in zip(found, pairwise(np.searchsorted(times.starts, edges).tolist()), strict=True):
-            own[name] = Intervals(starts=starts[begin:end], ends=ends[begin:end])
-    return {rank: RankLoop(**own) for rank, own in zip(line.ranks.tolist(), found, strict=True)}
+    there = np.intersect1d(spans["rank"].to_numpy(), list(ranks))
+    return {int(rank): _loops_on(_Line(np.array([rank]), 0, _MOST_NS), spans) for rank in there}
 
 
 def _loops_on(line: _Line, spans: pa.Table) -> RankLoop:
