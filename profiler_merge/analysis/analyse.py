@@ -160,28 +160,21 @@ def analyse(
     workers: Workers = ALONE,
     saved_s: tuple[float, float] | None = None,
 ) -> Analysis:
-    """All analyses but the timeline, which needs a choice of bins. Arguments as of `summarise`; `saved_s` as of
-    `Analysis`."""
-    found = collect(capture, partial(AnalysisCollector, by=by), workers=workers)
-    return found.analysis(capture, saved_s)
+    """All analyses in one pass. Arguments as of `summarise`; `saved_s` as of `Analysis`."""
+    found = collect(capture, partial(_Collectors, by=by), workers=workers)
+    overlap = found.overlap.overlap()
+    return Analysis(
+        summary=with_loop(found.summary.summary(), overlap, capture),
+        overlap=overlap,
+        patterns=found.patterns.patterns(),
+        setting=setting_of(capture),
+        saved_s=saved_s,
+    )
 
 
-class AnalysisCollector(Together):
-    """The collectors of all analyses. `by`: as of `summarise`."""
-
-    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None = None) -> None:
+class _Collectors(Together):
+    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None) -> None:
         self.summary = SummaryCollector(capture, layers, by=by)
         self.overlap = OverlapCollector(capture, layers)
         self.patterns = PatternCollector(capture, layers)
         self.parts = (self.summary, self.overlap, self.patterns)
-
-    def analysis(self, capture: Capture, saved_s: tuple[float, float] | None) -> Analysis:
-        """All analyses; `capture`: that of all ranks, `saved_s` as of `Analysis`."""
-        overlap = self.overlap.overlap()
-        return Analysis(
-            summary=with_loop(self.summary.summary(), overlap, capture),
-            overlap=overlap,
-            patterns=self.patterns.patterns(),
-            setting=setting_of(capture),
-            saved_s=saved_s,
-        )
