@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -78,21 +78,6 @@ class StreamTotals:
             f"({format_bytes(self.bytes)}) are left out, since a pipe or a terminal is no storage. If a file was "
             "redirected to them, its I/O is missing from the capture: let the program open the file"
         ]
-
-
-class Requests(Protocol):
-    """Recorded requests to object stores (`profiler_merge.tracers.requests`).
-
-    rows: one each, with `received`. peers: of the connections that are known, "address:port". servers: of the requests
-    whose connections are not known, "host:port".
-    """
-
-    @property
-    def rows(self) -> np.ndarray: ...
-    @property
-    def peers(self) -> set[str]: ...
-    @property
-    def servers(self) -> set[str]: ...
 
 
 def recording_of(log: Path) -> Path | None:
@@ -265,17 +250,19 @@ def _bytes_of(unseen: Iterable[Unseen]) -> int | None:
     return None if None in moved else sum(each or 0 for each in moved)
 
 
-def without_requests(unseen: Sequence[Unseen], requests: Requests) -> tuple[Unseen, ...]:
-    """What remains unseen where the requests of a job were recorded: they moved the bytes on the sockets to their
-    servers, with up to OVERHEAD_BYTES of headers and encryption each and OVERHEAD_SHARE.
+def without_requests(
+    unseen: Sequence[Unseen], received: int, requests: int, peers: Collection[str], servers: Collection[str]
+) -> tuple[Unseen, ...]:
+    """What remains unseen where the requests of a job were recorded, which `received` so many bytes: they moved the
+    bytes on the sockets to their servers, with up to OVERHEAD_BYTES of headers and encryption each and OVERHEAD_SHARE.
 
-    Sockets are those to the `peers` of recorded connections, then those to the ports of other `servers`.
+    Sockets are those to the `peers` of recorded connections ("address:port"), then those to the ports of the `servers`
+    ("host:port") of requests whose connections are not known.
     """
-    rows = requests.rows
-    left = int(rows["received"].sum() * (1 + OVERHEAD_SHARE)) + OVERHEAD_BYTES * len(rows)
-    ports = {server.rpartition(":")[2] for server in requests.servers}
+    left = int(received * (1 + OVERHEAD_SHARE)) + OVERHEAD_BYTES * requests
+    ports = {server.rpartition(":")[2] for server in servers}
     found = list(unseen)
-    for mine in (requests.peers.__contains__, lambda name: name.rpartition(":")[2] in ports):
+    for mine in (peers.__contains__, lambda name: name.rpartition(":")[2] in ports):
         for place, each in enumerate(found):
             if each.kind == "socket" and each.bytes and mine(each.name):
                 explained = min(each.bytes, left)
