@@ -112,8 +112,8 @@ class RequestsOfRanks:
         table, lanes = self._table(found.files.num_rows, folder, job_spans, start_ns)
         _insert(folder, table)
         seen = tuple(received(requests.received, 0, 0, found.coverage.unseen))
-        moved, peers = requests.rows["received"], requests.peers
-        unseen = without_requests(seen, int(moved.sum()), len(moved), peers, requests.servers)
+        sent, peers = requests.rows["received"], requests.peers
+        unseen = without_requests(seen, int(sent.sum()), len(sent), peers, requests.servers)
         counted = moved_bytes(found.files, "posix_bytes_", "stdio_bytes_")
         old = set(unseen_warnings(found.coverage.unseen))
         warnings = [text for text in found.warnings if text not in old] + unseen_warnings(unseen)
