@@ -23,7 +23,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.files import shown
 from dxt_replay.profiler_merge.recorded_job import MAIN, THREAD, LaneFacts
-from dxt_replay.profiler_merge.rows import rows_of
+from dxt_replay.profiler_merge.rows import in_order, rows_of
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.output import PAGE_FAULTS
 from dxt_replay.traces.row_order import distinct_rows
@@ -61,6 +61,7 @@ MAPPED_ROW = np.dtype(
 """An operation on a mapped file, CLOCK_REALTIME. `open_flags`: -1 where they are not known."""
 
 _ANNOUNCED = sum(1 << OPEN_FLAGS.index(flag) for flag in ("read", "sequential"))
+_NEVER = int(np.iinfo(np.int64).min)
 _MMAP, _OPEN, _CLOSE = APIS.index("MMAP"), OPS.index("open"), OPS.index("close")
 
 
@@ -298,6 +299,29 @@ def mapped_rows(
             role = facts.role if facts.role is not None else MAIN if tid == facts.pid else THREAD
             added.append(LaneFacts(host=facts.host, pid=facts.pid, thread=tid, role=role))
     return found, added
+
+
+def open_before_mapping(own: np.ndarray, mapped: np.ndarray, each_ns: Mapping[int, int]) -> np.ndarray:
+    """The rows of a process with the opens of its mapped files where they were: right before the mappings, which the
+    kernel dated, and the closes right after them. Counters say only how many there were, and each_ns, how long an open
+    lasted, by number of the file.
+    A file that was read by calls too, or mapped more often than opened, keeps its rows."""
+    own = own.copy()
+    ends = np.sort(np.concatenate((own["end_ns"][own["origin"] == TRACED], mapped["end_ns"])))
+    mappings, moved = mapped[mapped["op"] == _OPEN], np.zeros(len(own), dtype=bool)
+    for file in np.unique(mappings["file"]).tolist():
+        mine, made = own["file"] == file, mappings[mappings["file"] == file]
+        opens, closes = (np.flatnonzero(mine & (own["op"] == op)) for op in (_OPEN, _CLOSE))
+        if (mine & (own["origin"] == TRACED)).any() or len(opens) < len(made) or file not in each_ns:
+            continue
+        until = made["start_ns"]
+        free = np.append(_NEVER, ends)[np.searchsorted(ends, until, side="left")]  # what ended before the mapping
+        begin, behind = np.maximum(until - each_ns[file], free), until + 1
+        for rows, start, end in ((opens[: len(made)], begin, until), (closes[: len(made)], behind, behind)):
+            own["start_ns"][rows], own["end_ns"][rows] = start[: len(rows)], end[: len(rows)]
+            own["lane"][rows] = made["lane"][: len(rows)]
+            moved[rows] = True
+    return in_order(own) if moved.any() else own
 
 
 def _overlaps(start: np.ndarray, end: np.ndarray, own_start: np.ndarray, own_end: np.ndarray) -> np.ndarray:

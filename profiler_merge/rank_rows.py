@@ -23,7 +23,7 @@ from dxt_replay.profiler_merge.darshan.lanes import NEVER, latest_on_lanes
 from dxt_replay.profiler_merge.files import REPAIRED, SUSPECT, LogFiles, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.log_rows import LogRows, read_log_rows
-from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_rows
+from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_rows, open_before_mapping
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN, RankCounters, on_clock, places_of
 from dxt_replay.profiler_merge.rebuild.met import Met
@@ -307,6 +307,15 @@ class RankRowsOfLogs:
             file=files,
             zero_ns=self.job.start_ns,
         )
+        counted = log.counters.of_ranks(np.array([rank]))["POSIX"]
+        each_ns = counted["meta_ns"] // np.maximum(counted["opens"], 1)
+        lasted = dict(zip(counted["record_id"].tolist(), each_ns.tolist(), strict=True))
+        of_file = {
+            file: lasted[known[place]]
+            for file, place in zip(files.tolist(), found["file"].tolist(), strict=True)
+            if known[place] in lasted
+        }
+        rows = open_before_mapping(rows, mapped, of_file)
         self.mapped_bytes += int(mapped["length"].sum())
         threads = {lane: each.thread for lane, each in enumerate(added, first) if each.thread is not None}
         return joined([rows, mapped]), threads

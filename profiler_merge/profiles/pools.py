@@ -36,6 +36,9 @@ longer than counters can tell of."""
 CLOCK_NS = 100_000
 """By how much the clock of an operation may differ from that of the marks."""
 
+TELLING = 0.01
+"""Share of the loop that waits must last to tell which batches requests are of."""
+
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -46,7 +49,8 @@ class Pool:
     rows: their numbers among the rank's operations. request: which they belong to, numbered in the order of begin.
     batch: number of the batch that they are read for; -1 for one that was never made.
     after: number of the batch whose making let them begin; -1 for those that nothing held back.
-    let_ns: when that began. threads: how many read at once.
+    let_ns: when that began. threads: how many read at once. taken: where threads make whole batches, the thread of
+    each request (r,), from 0.
     """
 
     rows: np.ndarray
@@ -55,6 +59,7 @@ class Pool:
     after: np.ndarray
     let_ns: np.ndarray
     threads: int
+    taken: np.ndarray | None = None
 
 
 def pool_of(
@@ -93,9 +98,58 @@ def pool_of(
     # Slow storage keeps a thread that reads elsewhere busy, and its buffer empty: it may read a batch beside the loop.
     least = int(each) if elsewhere else 1
     ahead = max(int(np.max(np.searchsorted(np.sort(begins), begin_ns) - (made - 1) * each)), least, 1)
-    after = np.clip(np.ceil((number + 1 - ahead) / each).astype(np.int64) - 1, -1, len(made) - 1)
-    batch, let_ns = _dealt(ends, until, each)[number], begin_ns[np.maximum(after, 0)]
-    return Pool(rows=rows, request=request, batch=batch, after=after, let_ns=let_ns, threads=threads)
+    first = np.full(int(request.max()) + 1, _NEVER)
+    np.minimum.at(first, request, number)  # nothing holds a request back that has begun
+    after = np.clip(np.ceil((first[request] + 1 - ahead) / each).astype(np.int64) - 1, -1, len(made) - 1)
+    batch, taken = _dealt(ends, until, each)[number], None
+    whole = _whole_batches(start, end, request, threads, len(made))
+    if whole is not None and _explains(whole[1][request], batch, end, begin_ns, until):
+        taken, batch = whole[0], whole[1][request]
+        begun = np.full(len(made), _NEVER)
+        np.minimum.at(begun, batch, start)
+        lead = np.searchsorted(np.maximum.accumulate(begun), begin_ns) - np.arange(len(made))
+        after = np.maximum(batch - max(int(lead.max()), 1), -1)
+    let_ns = begin_ns[np.maximum(after, 0)]
+    return Pool(rows=rows, request=request, batch=batch, after=after, let_ns=let_ns, threads=threads, taken=taken)
+
+
+def _whole_batches(
+    start: np.ndarray, end: np.ndarray, request: np.ndarray, threads: int, batches: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Thread and batch of each request if a thread reads all requests of a batch, one after the other; None where there
+    are not equally many. A thread goes on with its batch as soon as it has ended a request of it."""
+    begins, ends = np.full(int(request.max()) + 1, _NEVER), np.zeros(int(request.max()) + 1, dtype=np.int64)
+    np.minimum.at(begins, request, start)
+    np.maximum.at(ends, request, end)
+    each, rest = divmod(len(begins), batches)
+    if threads < 2 or each < 2 or rest:
+        return None
+    found = np.empty((2, len(begins)), dtype=np.int64)
+    free_ns, left, own, following = [0] * threads, [0] * threads, [0] * threads, 0
+    for one in np.argsort(begins, kind="stable").tolist():
+        free = [each for each in range(threads) if free_ns[each] <= begins[one] + CLOCK_NS]
+        if not free:
+            return None
+        thread = max(free, key=lambda each: (left[each] > 0, free_ns[each]))
+        if not left[thread]:
+            left[thread], own[thread], following = each, following, following + 1
+        left[thread], free_ns[thread] = left[thread] - 1, int(ends[one])
+        found[:, one] = thread, own[thread]
+    return (found[0], found[1]) if following == batches else None
+
+
+def _explains(
+    whole: np.ndarray, dealt: np.ndarray, end: np.ndarray, begin_ns: np.ndarray, until_ns: np.ndarray
+) -> bool:
+    """Whether reads dealt as whole batches explain clearly more of the time that batches were waited for."""
+    left = []
+    for batch in (whole, dealt):
+        last, some = begin_ns.copy(), batch >= 0
+        np.maximum.at(last, batch[some], end[some])
+        if np.mean(last <= until_ns) < MIN_IN_TIME:
+            return False
+        left.append(int(np.maximum(until_ns - last, 0).sum()))
+    return 2 * left[0] < left[1] and left[1] - left[0] > TELLING * (until_ns[-1] - begin_ns[0])
 
 
 def _dealt(ends_ns: np.ndarray, until_ns: np.ndarray, each: float) -> np.ndarray:
@@ -174,11 +228,17 @@ def spread(pool: Pool, operations: RankOperations) -> tuple[np.ndarray, np.ndarr
     start[behind] = ends[request[behind]]
     end[behind] = start[behind] + lasted[behind]
     np.maximum.at(ends, request[behind], end[behind])  # an open, whose time is made up, does not keep a thread busy
-    free = [(0, lane) for lane in np.unique(operations.lane[rows])[: pool.threads].tolist()]
+    lanes = np.unique(operations.lane[rows])[: pool.threads].tolist()
+    free = [(0, lane) for lane in lanes]
     taken, since = np.empty((2, count), dtype=np.int64)
     for one in np.argsort(begins, kind="stable").tolist():
-        since[one], taken[one] = free[0]
-        heapq.heapreplace(free, (int(ends[one]), free[0][1]))
+        if pool.taken is not None:
+            thread = int(pool.taken[one])
+            since[one], taken[one] = free[thread]
+            free[thread] = int(ends[one]), lanes[thread]
+        else:
+            since[one], taken[one] = free[0]
+            heapq.heapreplace(free, (int(ends[one]), free[0][1]))
     since = np.where(since > 0, np.minimum(since, begins), begins)
     end[before] = begins[request[before]]
     start[before] = np.maximum(end[before] - lasted[before], since[request[before]])

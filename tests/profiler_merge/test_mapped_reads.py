@@ -12,9 +12,18 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.mapped_reads import FAULT_ROW, MAJOR, MAPPING, MINOR, TORCH_MAPPING, MappedReads
+from dxt_replay.profiler_merge.mapped_reads import (
+    FAULT_ROW,
+    MAJOR,
+    MAPPING,
+    MINOR,
+    TORCH_MAPPING,
+    MappedReads,
+    open_before_mapping,
+)
+from dxt_replay.profiler_merge.rows import rows_of
 from dxt_replay.replay.commands.making import merge
-from dxt_replay.traces.schema import APIS, OPS, Unseen, codes
+from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, TRACED, Unseen, codes
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.unseen import unseen_of
 from tests.places import recorded
@@ -72,6 +81,26 @@ def test_a_mapping_counts_if_it_was_read_and_closes_the_one_before() -> None:
     found = _reads((0, 0, -1, 7), (1, 1, -1, 7), (2, 2, 40, 7), (3, 3, -1, 7), (4, 4, 80, 7))
     assert [op for op, *_ in found] == [OPEN, READ, CLOSE, OPEN, READ]
     assert [end for *_, end in found] == [1, 2, 3, 3, 4]
+
+
+def test_an_open_that_was_counted_is_right_before_its_mapping_and_reaches_to_what_ended_before_it() -> None:
+    """np.memmap for each batch: open, map, close; 8 ms an open. Spread over the job they would cost nothing."""
+    op = np.array([OPEN, CLOSE] * 3)
+    counted = rows_of({"op": op, "start_ns": 0, "end_ns": 0}, 6, api=APIS.index("POSIX"), origin=RECONSTRUCTED)
+    times = np.array([20, 24, 40]) * 1_000_000
+    mapped = rows_of(
+        {"op": np.repeat([OPEN, READ], 3), "start_ns": np.concatenate((times, times + 1)),
+         "end_ns": np.concatenate((times, times + 2_000_000))}, 6, api=APIS.index("MMAP"), origin=TRACED,
+    )  # fmt: skip
+    found = open_before_mapping(counted, mapped, {0: 8_000_000})
+    assert [(row["op"], row["start_ns"] / 1e6, row["end_ns"] / 1e6) for row in found if row["op"] == OPEN] == [
+        (OPEN, 12, 20), (OPEN, 22, 24), (OPEN, 32, 40)
+    ]  # fmt: skip
+    assert (found["start_ns"][found["op"] == CLOSE] == times + 1).all()
+    called = counted.copy()
+    called["op"][1], called["origin"][1] = READ, TRACED
+    for rows, lasted in ((called, {0: 8_000_000}), (counted[:2], {0: 8_000_000}), (counted, {})):
+        assert np.array_equal(open_before_mapping(rows, mapped, lasted), rows)
 
 
 def test_a_mapping_as_pytorch_makes_it_announces_sequential_reads() -> None:

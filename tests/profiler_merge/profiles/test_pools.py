@@ -67,3 +67,30 @@ def test_a_thread_that_slow_storage_keeps_busy_may_still_read_a_batch_ahead() ->
     assert pool is not None
     assert (pool.batch == number // 4).all()
     assert (pool.after == np.maximum(pool.batch - 1, -1)).all()  # a batch begins when the one before is asked for
+
+
+def test_threads_that_make_whole_batches_of_a_loop_that_waits_for_two_at_once() -> None:
+    """Two threads read four files of a batch each, one after the other: 80 ms for two batches that last 20 each."""
+    pair, file, thread = (
+        each.ravel() for each in np.meshgrid(np.arange(20), np.arange(4), np.arange(2), indexing="ij")
+    )
+    start = pair * 81 * MS + file * 20 * MS + thread * MS
+    made = RankOperations(
+        pid=0 * start, lane=thread + 1, start_ns=start, end_ns=start + 19_900 * US, op=np.full(len(start), READ),
+        origin=np.full(len(start), TRACED), file_id=np.arange(len(start)), threads={},
+    )  # fmt: skip
+    ended = start.reshape(20, 4, 2)[:, -1].ravel() + 19_900 * US
+    asked = np.where(np.arange(40) % 2 == 0, ended - 41 * MS, ended)
+    pool = pool_of(made, np.arange(len(start)), asked, np.maximum(ended, asked))
+    assert pool is not None
+    assert (pool.batch == 2 * pair + thread).all()
+    lane = spread(pool, made)[0]
+    assert all(len(set(lane[pool.batch == each].tolist())) == 1 for each in range(40))
+
+
+def test_nothing_holds_a_request_back_that_has_begun() -> None:
+    made = operations(stray=False, lost=False)
+    begin = np.arange(BATCHES) * PERIOD_NS + 20 * MS
+    pool = pool_of(made, np.arange(len(made.op)), begin, begin + MS)
+    assert pool is not None
+    assert all(len(set(pool.after[pool.request == each].tolist())) == 1 for each in range(BATCHES * EACH))
