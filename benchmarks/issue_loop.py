@@ -60,7 +60,7 @@ def measure(operations: int = OPERATIONS, rounds: int = ROUNDS) -> dict[str, Any
                 if which == "lanes":
                     elapsed = _replay(data, offsets, threads)
                 else:
-                    command = [program, data, places, str(BLOCK_BYTES), str(threads)]
+                    command = [str(each) for each in (program, data, places, BLOCK_BYTES, threads)]
                     elapsed = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
                 times[which, threads].append(elapsed / (threads * operations))
     result: dict[str, Any] = {"passed": True}

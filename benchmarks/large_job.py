@@ -41,7 +41,7 @@ Columns = dict[str, object]
 class _Pattern(NamedTuple):
     """Reads of one file: their bytes, these as deflate blocks that end on a byte, and their counters."""
 
-    count: int
+    reads: int
     plain: bytes
     packed: bytes
     counters: Mapping[str, Any]
@@ -92,7 +92,7 @@ def _dxt_stream(rank: int, patterns: list[_Pattern]) -> bytes:
     parts, checksum = [b"\x78\x01"], zlib.adler32(b"")
     for name, pattern in zip(_names(rank), patterns, strict=True):
         empty = encode_dxt([DxtRecord(record_id=record_id(name), rank=rank)])
-        header = empty[:-8] + struct.pack("<q", pattern.count)
+        header = empty[:-8] + struct.pack("<q", pattern.reads)
         parts += [struct.pack("<BHH", 0, len(header), len(header) ^ 0xFFFF) + header, pattern.packed]
         checksum = zlib.adler32(pattern.plain, zlib.adler32(header, checksum))
     return b"".join([*parts, b"\x03\x00", struct.pack(">I", checksum)])

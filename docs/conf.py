@@ -29,6 +29,7 @@ exclude_patterns = ["_build"]
 nitpicky = True
 smartquotes = False  # options begin with --
 myst_heading_anchors = 4
+highlight_language = "none"  # most blocks are commands and what they print
 html_theme = "furo"
 html_title = f"dxt-replay {version}"
 html_static_path = ["_static"]

@@ -187,27 +187,9 @@ def with_counts_of(capture: Capture, other: Capture) -> Capture:
 def ops_table(ops: Iterable[Op]) -> pa.Table:
     """Table of `OPS_SCHEMA`, sorted by (rank, start_ns), equal starts as given."""
     rows = sorted(ops, key=lambda op: (op.rank, op.start_ns))
-    columns: dict[str, Any] = {
-        name: np.array([getattr(row, name) for row in rows], dtype=dtype)
-        for name, dtype in (
-            ("rank", np.int32),
-            ("lane", np.int32),
-            ("file_id", np.int32),
-            ("offset", np.int64),
-            ("length", np.int64),
-            ("start_ns", np.int64),
-            ("step", np.int32),
-        )
-    }
-    columns["end_ns"] = np.array([_end_ns(row) for row in rows], dtype=np.int64)
-    columns["op"] = _codes([row.op for row in rows], OPS)
-    columns["api"] = _codes([row.api for row in rows], APIS)
-    columns["origin"] = _codes([row.origin for row in rows], ORIGINS)
-    for name in ("due_ns", "result", "feeds", "follows", "ready_ns", "other_file_id", "open_flags"):
-        columns[name] = [getattr(row, name) for row in rows]
-    columns["follows_end"] = [None if row.follows is None else bool(row.follows_end) for row in rows]
-    columns["offset"][[row.op == "rename" for row in rows]] = -1
-    return table_from_columns(columns, OPS_SCHEMA)
+    offsets = [-1 if row.op == "rename" else row.offset for row in rows]
+    ends = [None if row.follows is None else bool(row.follows_end) for row in rows]
+    return _table(rows, OPS_SCHEMA, offset=offsets, end_ns=list(map(_end_ns, rows)), follows_end=ends)
 
 
 def files_table(files: Iterable[File | str | bytes], ops: Iterable[Op] = ()) -> pa.Table:
@@ -217,38 +199,41 @@ def files_table(files: Iterable[File | str | bytes], ops: Iterable[Op] = ()) -> 
     for op in ops:
         needed[op.file_id] = max(needed[op.file_id], op.offset + op.length)
     names = [_path_columns(row.path) for row in rows]
-    columns: dict[str, Any] = {
-        "file_id": np.arange(len(rows), dtype=np.int32),
-        "record_id": [1000 + i if row.record_id is None else row.record_id for i, row in enumerate(rows)],
-        "path": [shown for shown, _ in names],
-        "path_bytes": [exact for _, exact in names],
-        "size": [needed[i] if row.size is None else row.size for i, row in enumerate(rows)],
-        "format": _codes([row.format for row in rows], FORMATS),
+    return _table(
+        rows,
+        FILES_SCHEMA,
+        file_id=list(range(len(rows))),
+        record_id=[1000 + i if row.record_id is None else row.record_id for i, row in enumerate(rows)],
+        path=[shown for shown, _ in names],
+        path_bytes=[exact for _, exact in names],
+        size=[needed[i] if row.size is None else row.size for i, row in enumerate(rows)],
         **{name: [row.counters.get(name) for row in rows] for name in COUNTERS},
-    }
-    for name in ("mount", "fs_type", "stripe_size", "stripe_count", "coverage"):
-        columns[name] = [getattr(row, name) for row in rows]
-    return table_from_columns(columns, FILES_SCHEMA)
+    )
 
 
 def spans_table(spans: Iterable[Span]) -> pa.Table:
     """Table of `SPANS_SCHEMA`, in the order given."""
-    rows = list(spans)
-    columns: dict[str, Any] = {
-        name: [getattr(row, name) for row in rows]
-        for name in ("rank", "thread", "name", "step", "start_ns", "end_ns", "fetched_ns")
-    }
-    columns["kind"] = _codes([row.kind for row in rows], SPAN_KINDS)
-    columns["origin"] = _codes([row.origin for row in rows], ORIGINS)
-    return table_from_columns(columns, SPANS_SCHEMA)
+    return _table(list(spans), SPANS_SCHEMA)
+
+
+_VOCABULARY = {"op": OPS, "api": APIS, "origin": ORIGINS, "kind": SPAN_KINDS, "format": FORMATS}
+
+
+def _table(rows: list[Any], schema: pa.Schema, **columns: list[Any]) -> pa.Table:
+    """The rows' attributes of the schema's names, enumerated ones by name; `columns` replace some."""
+    for name in set(schema.names) - set(columns):
+        if rows and not hasattr(rows[0], name):
+            continue
+        values = [getattr(row, name) for row in rows]
+        if vocabulary := _VOCABULARY.get(name):
+            columns[name] = np.array([vocabulary.index(each) for each in values], dtype=np.int8)  # type: ignore[assignment]
+        else:
+            columns[name] = values
+    return table_from_columns(columns, schema)
 
 
 def _end_ns(op: Op) -> int:
     return op.start_ns + DEFAULT_DURATION_NS if op.end_ns is None else op.end_ns
-
-
-def _codes(names: list[str], vocabulary: tuple[str, ...]) -> np.ndarray:
-    return np.array([vocabulary.index(name) for name in names], dtype=np.int8)
 
 
 def _path_columns(path: str | bytes) -> tuple[str, bytes | None]:

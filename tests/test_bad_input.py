@@ -102,7 +102,7 @@ def test_a_profile_that_is_cut_and_a_folder_without_one(tmp_path, capsys):
 
 def commands(capture, folder):
     """The words of commands that read a capture, by name."""
-    target = ["--target", folder / "t"]
+    target = ["--target", folder]
     found = {"summary": [], "report": ["-o", folder / "page.html"], "stage": target, "compare": [capture]}
     return {**found, "run": [*target, "-o", folder / "r.capture"]}
 

@@ -14,7 +14,7 @@ KNOWN, BOUNDED, UNKNOWN = "known", "bounded", "not known"
 
 MODEL_ERROR_PCT = 10.0
 """By how much a recorded job is taken to differ from its causal model. It is a goal, not a bound: on a busy machine of
-two processors half of the jobs of `benchmarks.pipelines` differed by more."""
+two processors half of the jobs of a benchmark differed by more."""
 
 FASTER_ERROR = 0.5
 """Error of a prediction as a share of the time that faster storage saves: gaps between operations shrink with it. Of

@@ -1,6 +1,6 @@
 """The record of an experiment: a JSON file with its runs and their conditions, for later ones to be compared with.
 
-Written and read here alone. docs/regress-records.md describes it; a field more, or one that means something else, is a
+Written and read here alone. docs/regression.md describes it; a field more, or one that means something else, is a
 new SCHEMA_VERSION. Fields that earlier versions lacked have defaults.
 """
 

@@ -77,6 +77,13 @@ def test_every_command_and_option_exists(path: Path) -> None:
         assert re.search(rf"(report_paths|junit): {report}\n", text)
 
 
+def test_every_command_of_a_page_exists() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        blocks = re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+        for words in _commands(re.sub(r"^> ", "", "\n".join(blocks), flags=re.M)):
+            _parse(words)
+
+
 def test_an_option_that_does_not_exist_is_seen() -> None:
     with pytest.raises(click.UsageError):
         _parse(next(_commands("srun dxt-replay run a.capture --target t --no-such-option")))
