@@ -273,15 +273,17 @@ def training_loop(process: ProcessMarks) -> Loop:
 
 def _with_gets(rows: np.ndarray) -> tuple[np.ndarray, int]:
     """The rows with the gets alone that take a loop's batches from another thread: from one queue, or the results of
-    futures, at least as many as it makes steps of its optimizer. And the place of the last of these, behind which a get
-    takes no batch."""
+    futures, at least as many as it makes steps of its optimizer; of several that for which it waits longest, since a
+    library may keep its books in another. And the place of the last step, behind which a get takes no batch."""
     is_get = np.isin(rows["kind"], (made.GET, made.GET_END))
     optimized = (rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0)
     groups, counts = np.unique(rows["group"][rows["kind"] == made.GET], return_counts=True)
     shown = np.isin(rows["kind"], (made.TAKE, made.FETCH, made.STEP)).any()
     if shown or not optimized.any() or not len(groups) or counts.max() < np.count_nonzero(optimized):
         return rows[~is_get], 0
-    rows = rows[~is_get | (rows["group"] == groups[np.argmax(counts)])]
+    enough = groups[counts >= np.count_nonzero(optimized)]
+    waited = [sum(np.diff(_times(rows[rows["group"] == each], made.GET), axis=0)[0].tolist()) for each in enough]
+    rows = rows[~is_get | (rows["group"] == enough[np.argmax(waited)])]
     return rows, int(np.flatnonzero((rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0))[-1])
 
 
@@ -727,10 +729,17 @@ def _pools(
         later = [other["begin"][0] for other in makers if len(other) and other["pid"][0] == task["pid"][0]]
         until = min((each for each in later if each > task["begin"][0]), default=np.iinfo(np.int64).max)
         rows = np.flatnonzero((operations.pid == task["pid"][0]) & ~mine & (operations.start_ns < until))
-        within = rows[operations.start_ns[rows] >= task["begin"].min()]
-        pool = pool_of(operations, within, task["begin"], task["end"])
-        if pool is None and loop.got and task["pid"][0] == marks.own.pid:  # it may have begun long before the loop
-            pool = pool_of(operations, rows, task["begin"], task["end"], elsewhere=True)
+        tries = [(rows[operations.start_ns[rows] >= task["begin"].min()], False)]
+        if loop.got and task["pid"][0] == marks.own.pid:  # its threads may have begun before the loop, even long before
+            started = marks.own.of(made.START)["t"].min(initial=task["begin"].min())
+            tries += [(rows[operations.start_ns[rows] >= started], False), (tries[0][0], True), (rows, True)]
+        pool = None
+        for tried, elsewhere in tries:
+            found = pool_of(operations, tried, task["begin"], task["end"], elsewhere=elsewhere)
+            whole = found is not None and np.count_nonzero(operations.op[found.rows] == READ) % len(task) == 0
+            pool = found if whole else pool or found
+            if whole:
+                break
         if pool is not None:
             yield pool, task
 
