@@ -14,20 +14,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.profiler_merge.clocks.nesting import WINDOW_NS, align_nesting, nesting_events
 from dxt_replay.profiler_merge.clocks.offsets import (
+    ANCHOR,
+    RELIABLE,
     WALL_NS,
+    WINDOW_NS,
     Alignment,
     align_anchors,
+    align_nesting,
     align_seconds,
     align_wall,
     line_ids_of_threads,
 )
-from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, Profile
 from dxt_replay.profiler_merge.profiles.marks import MARKS_FILE, ProcessMarks
+from dxt_replay.profiler_merge.profiles.span_parts import times_of
 from dxt_replay.profiler_merge.profiles.spans import main_line
 from dxt_replay.profiler_merge.recording import ANNOTATION, HEADER_BYTES, RECORD
 from dxt_replay.traces.errors import AlignmentError, UsageError
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
@@ -36,7 +41,25 @@ _LONGEST_S = 1e9
 
 _OLD_FILE = re.compile(r"(?:.*/)?dxt-anchor\.(?P<host>.+)\.(?P<pid>\d+)\.bin", re.DOTALL)
 _OLD_RECORD_BYTES = 64
-ANCHOR = np.dtype([(name, "i8") for name in ("i", "rank", "pid", "start_ns", "end_ns")])
+
+EXCLUSIVE = (1.25, 0.98)
+"""As RELIABLE, if only the profiled thread reads, so that every read must nest.
+
+The steps of a loop resemble each other: an offset that is wrong by one step fits many reads, but not all."""
+_READERS = {
+    "dataset": r"Iterator::(?:.*::)?(?:TFRecord|TextLine|FixedLengthRecord|CSV|ExperimentalCSV)(?:V\d)?(?:\[\d+\])?",
+    "read_file": r"(?:.*:|EagerLocalExecute: )ReadFile",
+    "py_func": r".*:(?:Eager)?PyFunc(?:Stateless)?",
+}
+"""Operations that read files in the input pipeline: class -> regular expression over event names."""
+_LOOP = {
+    "batch": r"next_batch",
+    "checkpoint": r"(?:.*:|EagerLocalExecute: )(?:MergeV2Checkpoints|RestoreV2)",
+}
+"""The same for the main thread, which reads only if no pipeline does.
+
+In `next_batch` it waits while others read, and most of their reads nest in it by chance."""
+_TORCH_LOADER = r"enumerate\(DataLoader\)#.*SingleProcess.*__next__|next_batch"
 
 _NEXT = r"enumerate\(DataLoader\)#.*MultiProcessing.*__next__"
 _WAKES_NS = NS_PER_MS
@@ -59,10 +82,7 @@ class LogClock:
 
 
 def parse_method(text: str) -> str | float:
-    """`--align`: the name of a method, or the seconds to add to the log's times.
-
-    Raises: UsageError for anything else.
-    """
+    """`--align`: the name of a method, or the seconds to add to the log's times. Raises: UsageError for all else."""
     if text in (AUTO, ANCHORS, NESTING, WALL):
         return text
     try:
@@ -85,13 +105,10 @@ def align_rank(
     """
     if isinstance(method, float):
         return align_seconds(method), []
-    start_ns, has_nsec = clock.start_ns, clock.has_nsec
     if profile is None and method in (ANCHORS, NESTING):
         raise AlignmentError(f"rank {rank} has no profile, which --align {method} needs: use --align auto or wall")
-    if profile is None or method == WALL:
-        return align_wall(start_ns, has_nsec), []
     reasons = []
-    for name in (ANCHORS, NESTING):
+    for name in (ANCHORS, NESTING) if profile is not None else ():
         if method not in (AUTO, name):
             continue
         try:
@@ -102,40 +119,67 @@ def align_rank(
             if method == name:
                 raise AlignmentError(f"rank {rank}: {error}") from error
             reasons.append(str(error))
-    if profile.epoch_start_ns is None:
+    if reasons and profile is not None and profile.epoch_start_ns is None:
         raise AlignmentError(f"rank {rank}: the profile has no date for --align wall, and {reasons[-1]}")
-    return align_wall(start_ns, has_nsec), [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
+    notes = [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"] if reasons else []
+    return align_wall(clock.start_ns, clock.has_nsec), notes
 
 
 def _by_nesting(rows: np.ndarray, clock: LogClock, profile: Profile) -> Alignment:
     """From the class of events with the narrowest interval. Raises: AlignmentError when the evidence is weak."""
     if profile.marks is not None:
         raise AlignmentError("marks have no events of reads")
-    reads, threads, window = rows[rows["op"] == READ], None, None
-    if rows["thread"].all() and profile.torch is None:  # PyTorch's thread ids are the operating system's
-        threads = line_ids_of_threads(reads["thread"], profile.line_ids)
+    reads, window = rows[rows["op"] == READ], None
+    threaded = bool(rows["thread"].all()) and profile.torch is None  # PyTorch's ids are the operating system's
+    threads = line_ids_of_threads(reads["thread"], profile.line_ids) if threaded else np.zeros(len(reads), np.int64)
     if profile.epoch_start_ns is not None:
         # A log with whole seconds may have started up to a second later than it states.
         window = WINDOW_NS[0], WINDOW_NS[1] + (0 if clock.has_nsec else NS_PER_S)
     answers, reasons = [], []
-    for events in nesting_events(profile):
+    for line_id, start_ns, end_ns in nesting_events(profile):
+        own = line_id if threaded else np.zeros(len(line_id), np.int64)
         try:
-            found = align_nesting(
-                reads["start_ns"] + clock.start_ns,
-                reads["end_ns"] + clock.start_ns,
-                events.start_ns,
-                events.end_ns,
-                segment_thread=threads,
-                event_thread=events.line_id,
-                window_ns=window,
-                least=events.least,
+            answers.append(
+                align_nesting(
+                    (reads["start_ns"] + clock.start_ns, reads["end_ns"] + clock.start_ns, threads),
+                    (start_ns, end_ns, own),
+                    window_ns=window,
+                    least=RELIABLE if profile.torch is None else EXCLUSIVE,
+                )
             )
-            answers.append(found)
         except AlignmentError as error:
             reasons.append(str(error))
     if not answers:
         raise AlignmentError(reasons[0] if reasons else "no event of the profile reads files: use --align wall")
     return min(answers, key=lambda answer: answer.residual_ns)
+
+
+def nesting_events(profile: Profile) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The classes of events in which this profile's process can have read files, the strongest evidence first, as int64
+    line ids, starts and ends.
+
+    They are operations of the input pipeline or, in a profile without any, those of the training loop on the main
+    thread. In PyTorch's profiles they are the times at which the training thread asks for a batch that it makes itself
+    or, without any, in which it runs no operator.
+    """
+    main = profile.line == main_line(profile)
+    if profile.torch is not None:
+        asked = np.flatnonzero(main & profile.names_matching(_TORCH_LOADER)[profile.name])
+        free = times_of(profile, asked)
+        if not len(asked):
+            busy = times_of(profile, np.flatnonzero(main & profile.torch.in_categories("cpu_op", *GPU_LAUNCH)))
+            free = Intervals(starts=busy.ends[:-1], ends=busy.starts[1:])
+        own = np.full(len(free), profile.line_ids[main_line(profile)])
+        return [(own, free.starts, free.ends)] if len(free) else []
+    found = []
+    for patterns, lines in ((_READERS, np.ones(len(profile), bool)), (_LOOP, main)):
+        for pattern in patterns.values():
+            rows = np.flatnonzero(profile.names_matching(pattern)[profile.name] & lines)
+            if len(rows):
+                found.append((profile.line_ids[profile.line[rows]], profile.start_ns[rows], profile.end_ns[rows]))
+        if found:
+            break
+    return found
 
 
 # Anchors.
@@ -179,34 +223,27 @@ def _anchors_of(process: ProcessMarks) -> np.ndarray:
     return found
 
 
-def anchor_rank(profile: Profile) -> tuple[int, int] | None:
-    """(rank, pid) that the profile's anchors name; either is -1 if not given. None without anchors, or when they
-    contradict each other (two processes in one profile)."""
+def anchor_rank(profile: Profile) -> tuple[int, int]:
+    """(rank, pid) that the profile's anchors name; -1 if not given, or if they contradict each other (two processes in
+    one profile)."""
     anchors = profile_anchors(profile)
     pairs = set(zip(anchors["rank"].tolist(), anchors["pid"].tolist(), strict=True))
-    return pairs.pop() if len(pairs) == 1 else None
+    return pairs.pop() if len(pairs) == 1 else (-1, -1)
 
 
 def align_to_anchors(rows: np.ndarray, clock: LogClock, anchors: np.ndarray) -> Alignment:
     """The offset of the log of one process from its anchors (ANCHOR). Raises: AlignmentError without common ones."""
     writes = rows[rows["op"] == WRITE]
-    found, numbers = [writes[:0]], [np.empty(0, dtype=np.int64)]
+    found = [np.empty(0, ANCHOR)]
     for file in np.unique(writes["file"]).tolist():
         path = clock.names.get(file, b"")
         if anchor_pid(path) is not None:
             mine = writes[writes["file"] == file]
-            number = anchor_numbers(path, mine["offset"], mine["length"])
-            found.append(mine[number >= 0])
-            numbers.append(number[number >= 0])
-    wrote = np.concatenate(found)
-    return align_anchors(
-        np.concatenate(numbers),
-        wrote["start_ns"] + clock.start_ns,
-        wrote["end_ns"] + clock.start_ns,
-        anchors["i"],
-        anchors["start_ns"],
-        anchors["end_ns"],
-    )
+            wrote = np.zeros(len(mine), ANCHOR)
+            wrote["i"] = anchor_numbers(path, mine["offset"], mine["length"])
+            wrote["start_ns"], wrote["end_ns"] = mine["start_ns"] + clock.start_ns, mine["end_ns"] + clock.start_ns
+            found.append(wrote[wrote["i"] >= 0])
+    return align_anchors(np.concatenate(found), anchors)
 
 
 # The clock of a DataLoader's worker. No profile shows it, so the batch requests of the training thread of its rank do.
@@ -230,12 +267,8 @@ def align_worker(rows: np.ndarray, clock: LogClock, profile: Profile | None) -> 
         return None
     asked = profile.names_matching(_NEXT)[profile.name] & (profile.line == main_line(profile))
     reads = rows[(rows["op"] == READ) & (rows["length"] > 0)]
-    return worker_offset(
-        reads["start_ns"] + clock.start_ns,
-        reads["end_ns"] + clock.start_ns,
-        profile.start_ns[asked],
-        profile.end_ns[asked],
-    )
+    start_ns, end_ns = reads["start_ns"] + clock.start_ns, reads["end_ns"] + clock.start_ns
+    return worker_offset(start_ns, end_ns, profile.start_ns[asked], profile.end_ns[asked])
 
 
 def worker_offset(
@@ -249,15 +282,11 @@ def worker_offset(
     woke = start_ns[1:][start_ns[1:] - reach[:-1] > _LEAST_PAUSE_NS]
     if len(woke) < _LEAST_PAUSES or not len(asked_ns):
         return None
+    requests = asked_ns, answered_ns + _WAKES_NS, np.zeros(len(asked_ns), np.int64)
     try:
-        found = align_nesting(woke, woke, asked_ns, answered_ns + _WAKES_NS, window_ns=WALL_NS, least=_LEAST)
+        found = align_nesting((woke, woke, np.zeros(len(woke), np.int64)), requests, window_ns=WALL_NS, least=_LEAST)
     except AlignmentError:
         return None
     low, high = found.interval_ns[0], min(found.interval_ns[1] + _SLOWEST_NS, WALL_NS[1])
-    return Alignment(
-        method="nesting",
-        offset_ns=found.offset_ns,
-        residual_ns=max(high - found.offset_ns, found.offset_ns - low),
-        interval_ns=(low, high),
-        evidence=found.evidence,
-    )
+    residual_ns = max(high - found.offset_ns, found.offset_ns - low)
+    return Alignment(method=NESTING, offset_ns=found.offset_ns, residual_ns=residual_ns, interval_ns=(low, high))

@@ -51,8 +51,7 @@ class ProfilesByRank:
 
     def __init__(self) -> None:
         self.files: dict[int, tuple[Path, ...]] = {}
-        self._times: dict[int, Intervals] = {}
-        self._of_torch: dict[int, bool] = {}
+        self._times: dict[int, tuple[bool, Intervals]] = {}
         self._marked: set[int] = set()
 
     def add(self, rank: int, files: tuple[Path, ...], profile: Profile) -> None:
@@ -63,18 +62,17 @@ class ProfilesByRank:
             self._marked.add(rank)
             self.files[rank] = (*files, *self.files.get(rank, ()))
             return
-        of_torch, time = profile.torch is not None, Intervals()
+        of_torch, time = self._times.get(rank, (profile.torch is not None, Intervals()))
+        own = Intervals()
         if len(profile):
-            time = Intervals.union_of(profile.start_ns.min(keepdims=True), profile.end_ns.max(keepdims=True))
-        if rank in self._times:
-            overlaps = profile.epoch_start_ns is None or time.minus(self._times[rank]).length_ns < time.length_ns
-            if self._of_torch[rank] != of_torch or overlaps:
-                raise ProfileError(
-                    f"{self.files[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
-                )
+            own = Intervals.union_of(profile.start_ns.min(keepdims=True), profile.end_ns.max(keepdims=True))
+        overlaps = profile.epoch_start_ns is None or own.minus(time).length_ns < own.length_ns
+        if rank in self._times and (of_torch != (profile.torch is not None) or overlaps):
+            raise ProfileError(
+                f"{self.files[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
+            )
         self.files[rank] = (*self.files.get(rank, ()), *files)
-        self._times[rank] = self._times.get(rank, Intervals()).union(time)
-        self._of_torch[rank] = of_torch
+        self._times[rank] = of_torch, time.union(own)
 
 
 def map_profiles(profiles: Sequence[tuple[Path, ...]], job: JobLogs, *, offset_ns: int = 0) -> ProfileRanks:
@@ -146,7 +144,7 @@ def _placed(
             )
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))
-        named = anchor_rank(profile) or (-1, -1)
+        named = anchor_rank(profile)
         known = profile_pids(profile)
         ranks = [rank for rank, own in enumerate(pids) if known & set(own)]
         rank: int | None
@@ -174,29 +172,24 @@ def _placed(
 
 def profile_pids(profile: Profile) -> frozenset[int]:
     """The process ids in a profile's marks, events or anchors; those of marks include the workers'."""
-    named = anchor_rank(profile)
-    found = set() if named is None or named[1] < 0 else {named[1]}
-    if profile.marks is not None:
-        found |= profile.marks.processes.keys()
-    return frozenset(found if profile.torch is None else found | profile.torch.pids)
+    found = {anchor_rank(profile)[1]} - {-1}
+    found |= profile.marks.processes.keys() if profile.marks is not None else set()
+    return frozenset(found | (profile.torch.pids if profile.torch is not None else set()))
 
 
 def own_number(profile: Profile) -> int | None:
     """The rank from torch.distributed, else from the anchors."""
     if profile.torch is not None and profile.torch.rank is not None:
         return profile.torch.rank
-    named = anchor_rank(profile)
-    return named[0] if named is not None and named[0] >= 0 else None
+    rank, _ = anchor_rank(profile)
+    return rank if rank >= 0 else None
 
 
 def rank_in_path(path: Path, ranks: int) -> int | None:
     """The number of `rank3`, `rank_3` or `rank-3` in the path, the innermost first; None if there is none below
     `ranks`."""
-    for part in reversed(path.resolve().parts):
-        found = _RANK_IN_PATH.search(part)
-        if found and int(found.group(1)) < ranks:
-            return int(found.group(1))
-    return None
+    found = (_RANK_IN_PATH.search(part) for part in reversed(path.resolve().parts))
+    return next((int(each[1]) for each in found if each is not None and int(each[1]) < ranks), None)
 
 
 def _other_time(profile: Profile, job_start: int, ended: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,11 +37,9 @@ class DamageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileLine:
-    """One thread or GPU stream. `plane`: row of the profile's planes.
-
-    `id`: in TensorFlow's profiles libstdc++'s hash of the pthread id, in PyTorch's the thread id of the operating
-    system, and for a GPU stream the stream's number. `pid`: the process, or for a GPU stream the GPU; 0 where unknown.
-    """
+    """One thread or GPU stream. `plane`: row of the profile's planes. `id`: in TensorFlow's profiles libstdc++'s hash
+    of the pthread id, in PyTorch's the operating system's thread id, and for a GPU stream the stream's number. `pid`:
+    the process, or for a GPU stream the GPU; 0 where unknown."""
 
     id: int
     name: str
@@ -56,13 +54,9 @@ class ProfileLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TorchFacts:
-    """Facts that only PyTorch's profiles hold.
-
-    `category` (int16 per event) is a row of `categories` ("cpu_op", "kernel" ...). `correlation` (int64 per event) is
-    equal for a GPU event and the call that launched it, 0 for none. `rank`, and `ranks` of the job: from
-    torch.distributed, else None. `pids`: the processes that were profiled. `exports`: paths to which the profiler
-    itself wrote.
-    """
+    """Facts that only PyTorch's profiles hold. `category` (int16 per event): row of `categories` ("cpu_op", ...).
+    `correlation` (int64 per event): equal for a GPU event and the call that launched it, 0 for none. `rank`, `ranks` of
+    the job: from torch.distributed, else None. `pids`: that were profiled. `exports`: paths that the profiler wrote."""
 
     category: np.ndarray
     categories: tuple[str, ...]
@@ -109,7 +103,6 @@ class Profile:
     marks: RankMarks | None = None
 
     def __len__(self) -> int:
-        """Number of events."""
         return len(self.line)
 
     @property
@@ -118,12 +111,8 @@ class Profile:
         return self.start_ns + self.duration_ns
 
     def stat(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Events that carry the stat: (rows, values), int64, ascending. Both empty when none does.
-
-        Ids from 2**63 wrap, as they do in the file. Raises: KeyError for a key that is not kept.
-        """
-        if key not in STATS:
-            raise KeyError(key)
+        """Events that carry the stat (one of STATS): (rows, values), int64, ascending. Ids from 2**63 wrap, as they do
+        in the file."""
         return self.stats.get(key, (np.empty(0, np.int64), np.empty(0, np.int64)))
 
     def stat_column(self, key: str, missing: int) -> np.ndarray:
@@ -135,18 +124,21 @@ class Profile:
 
     def names_matching(self, pattern: str) -> np.ndarray:
         """bool per row of `names`: the whole name matches the regular expression."""
-        matches = re.compile(pattern, re.DOTALL).fullmatch
-        return np.fromiter((matches(name) is not None for name in self.names), bool, len(self.names))
+        return _matching(pattern, self.names)
 
     def lines_matching(self, pattern: str) -> np.ndarray:
         """bool per row of `lines`: the whole thread class matches the regular expression."""
-        matches = re.compile(pattern, re.DOTALL).fullmatch
-        return np.fromiter((matches(line.thread_class) is not None for line in self.lines), bool, len(self.lines))
+        return _matching(pattern, [line.thread_class for line in self.lines])
 
     @property
     def line_ids(self) -> np.ndarray:
         """int64 `id` per row of `lines`."""
         return np.array([line.id for line in self.lines], np.int64)
+
+
+def _matching(pattern: str, texts: Sequence[str]) -> np.ndarray:
+    matches = re.compile(pattern, re.DOTALL).fullmatch
+    return np.fromiter((matches(text) is not None for text in texts), bool, len(texts))
 
 
 def beside(first: Profile, second: Profile) -> Profile:

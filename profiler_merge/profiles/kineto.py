@@ -15,17 +15,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, GPU_WORK, Profile, ProfileLine, TorchFacts
-from dxt_replay.traces.errors import MissingDependencyError, ProfileError
+from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.units import NS_PER_S
-
-try:
-    import msgspec
-except ImportError as error:  # pragma: no cover
-    raise MissingDependencyError("msgspec", "reading a PyTorch profile", "pip install msgspec") from error
 
 CHUNK_BYTES = 512 << 10
 """Chunk size: the decoded events of a chunk fit into the processor's cache; larger chunks are a quarter slower."""
@@ -112,7 +108,7 @@ def read_profile(paths: Sequence[Path], *, chunk_bytes: int = CHUNK_BYTES) -> Pr
     events = _Columns()
     firsts, warnings, around = [], [], []
     for path in paths:
-        before = len(events)
+        firsts.append(len(events))
         chunks, dropped = EventChunks(path, chunk_bytes), 0
         for chunk in chunks:
             found, bad = _decoded(chunk, chunks.border)
@@ -129,13 +125,12 @@ def read_profile(paths: Sequence[Path], *, chunk_bytes: int = CHUNK_BYTES) -> Pr
                     f"{path} is damaged or not a PyTorch profile: {chunks.damage}. Copy or record it again"
                 )
             warnings.append(
-                f"{path} is damaged after {len(events) - before} events: {chunks.damage}. The events before are used, "
-                "and how many are missing is not known. Copy or record it again"
+                f"{path} is damaged after {len(events) - firsts[-1]} events: {chunks.damage}. The events before are "
+                "used, and how many are missing is not known. Copy or record it again"
             )
         if dropped:
             warnings.append(f"{path}: {dropped} event{'s' * (dropped > 1)} left out: not valid JSON")
         around.append(chunks.head + b" " + chunks.tail)
-        firsts.append(before)
     if not len(events):
         raise ProfileError(f"{paths[0]} holds no events with a duration: profile at least one training step")
     return _profile(paths, events, firsts, around, warnings)
@@ -181,8 +176,26 @@ class EventChunks:
     def __iter__(self) -> Iterator[bytes]:
         buffer = bytearray()
         parts = self._unpacked()
-        if not self._found_events(buffer, parts):
+        for part in parts:
+            buffer += part
+            if (array := _ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
+                break
+            if len(buffer) > _MOST_HEAD_BYTES:
+                array = None
+                break
+        else:
+            array = _ARRAY.search(buffer)
+            if array and _NONE.match(buffer, array.end()):
+                self.head, self.tail = bytes(buffer[: array.end()]), bytes(buffer[array.end() :])
+                return
+        if array is None or first is None:
+            self.damage = self.damage or ("it ends before its first event" if array else "it has no traceEvents")
             return
+        self.head = bytes(buffer[: array.end()])
+        # A tool that rewrote the file may begin an event with another member.
+        members = b"|".join({*_FIRST_MEMBERS, first.group(1)})
+        self.border = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + members + rb")\s*:)")
+        del buffer[: array.end()]
         for part in parts:
             buffer += part
             if len(buffer) >= self.chunk_bytes and (end := self._last_border(buffer)):
@@ -196,8 +209,7 @@ class EventChunks:
             self.tail = rest[found.end() :]
             yield rest[: found.start() + 1]
             return
-        if self.damage is None:
-            self.damage = "it is cut off"
+        self.damage = self.damage or "it is cut off"
         if borders:
             yield rest[: borders[-1] + 1]
 
@@ -213,36 +225,14 @@ class EventChunks:
         except OSError as error:
             raise ProfileError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
-    def _found_events(self, buffer: bytearray, parts: Iterator[bytes]) -> bool:
-        """Whether the array of events was found; `buffer` then begins with the first event."""
-        for part in parts:
-            buffer += part
-            if (array := _ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
-                self.head = bytes(buffer[: array.end()])
-                # A tool that rewrote the file may begin an event with another member.
-                members = b"|".join({*_FIRST_MEMBERS, first.group(1)})
-                self.border = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + members + rb")\s*:)")
-                del buffer[: array.end()]
-                return True
-            if len(buffer) > _MOST_HEAD_BYTES:
-                break
-        array = _ARRAY.search(buffer)
-        if array and _NONE.match(buffer, array.end()):
-            self.head, self.tail = bytes(buffer[: array.end()]), bytes(buffer[array.end() :])
-        elif self.damage is None:
-            self.damage = "it ends before its first event" if array else "it has no traceEvents"
-        return False
-
     def _last_border(self, buffer: bytearray) -> int:
         """End of the last event that another one follows; 0 if there is none."""
         tail = _LEAST_TAIL_BYTES
         while True:
             begin = max(len(buffer) - tail, 0)
             found = [match.start() for match in self.border.finditer(buffer, begin)]
-            if found:
-                return found[-1] + 1
-            if not begin:
-                return 0
+            if found or not begin:
+                return found[-1] + 1 if found else 0
             tail *= 8
 
 

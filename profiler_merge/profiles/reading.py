@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.profiles import xplane
+from dxt_replay.profiler_merge.profiles import kineto, xplane
 from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
 from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_rank
 from dxt_replay.profiler_merge.recording import MAGIC
@@ -57,47 +57,37 @@ def profile_kind(path: Path) -> str:
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
     """The files of each profile: PyTorch's profiler writes one per cycle of its schedule, TensorFlow's a single one."""
     kinds = {path: profile_kind(path) for path in paths}
-    kineto = [path for path in paths if kinds[path] == "kineto"]
+    files = [path for path in paths if kinds[path] == "kineto"]
     marks = ranks_of(path for path in paths if kinds[path] == "marks")
-    cycles = []
-    if kineto:
-        from dxt_replay.profiler_merge.profiles.kineto import cycles_of  # msgspec takes 20 ms to import
-
-        cycles = cycles_of(kineto)
-    return [*marks, *((path,) for path in paths if kinds[path] == "xplane"), *cycles]
+    return [*marks, *((path,) for path in paths if kinds[path] == "xplane"), *kineto.cycles_of(files)]
 
 
 def read_profile(files: Sequence[Path]) -> Profile:
     """All events of the profile of one process: of one group of `profile_files`, or of several as its phases.
 
     A JSON profile that is cut off ends there, with a warning. Raises: ProfileError for files that are missing, damaged
-    or without events; MissingDependencyError.
+    or without events.
     """
     marks = tuple(path for path in files if profile_kind(path) == "marks")
     if marks:
         files = [path for path in files if path not in marks]
-        profile = read_profile(files) if files else _nothing(marks[0])
-        return replace(profile, marks=read_rank(marks))
-    if profile_kind(files[0]) == "kineto":
-        from dxt_replay.profiler_merge.profiles import kineto
+        none = np.empty(0, dtype=np.int64)
+        columns: dict[str, Any] = dict.fromkeys(("line", "name", "start_ns", "duration_ns"), none)
+        columns |= dict.fromkeys(("hostnames", "planes", "lines", "names"), ())
+        nothing = Profile(path=marks[0], epoch_start_ns=0, stats={}, **columns)
+        return replace(read_profile(files) if files else nothing, marks=read_rank(marks))
 
+    def begin(phase: Profile) -> int:
+        return phase.epoch_start_ns or 0
+
+    if profile_kind(files[0]) == "kineto":
         whole = kineto.read_profile(files)
-        folders = dict.fromkeys(path.parent for path in files)
-        groups = [[path for path in files if path.parent == folder] for folder in folders]
-        phases = [kineto.read_profile(group) for group in groups] if len(groups) > 1 else []
+        folders: dict[Path, list[Path]] = {}
+        for path in files:
+            folders.setdefault(path.parent, []).append(path)
+        phases = [kineto.read_profile(group) for group in folders.values()] if len(folders) > 1 else []
     else:
         phases = [xplane.read_profile(path) for path in files]
-        whole = reduce(beside, sorted(phases, key=_begin))
-    phases.sort(key=_begin)
+        whole = reduce(beside, sorted(phases, key=begin))
+    phases.sort(key=begin)
     return replace(whole, phases=tuple(phases)) if len(phases) > 1 else whole
-
-
-def _begin(phase: Profile) -> int:
-    return phase.epoch_start_ns or 0
-
-
-def _nothing(path: Path) -> Profile:
-    """A profile without events, for a rank that has marks and no profile."""
-    none = np.empty(0, dtype=np.int64)
-    columns: dict[str, Any] = dict.fromkeys(("line", "name", "start_ns", "duration_ns"), none)
-    return Profile(path=path, hostnames=(), epoch_start_ns=0, planes=(), lines=(), names=(), stats={}, **columns)

@@ -10,14 +10,14 @@ import mmap
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxt_replay.profiler_merge.profiles import _xplane
 from dxt_replay.profiler_merge.profiles.event_table import (
     ACCELERATOR,
     STATS,
@@ -26,13 +26,8 @@ from dxt_replay.profiler_merge.profiles.event_table import (
     Profile,
     ProfileLine,
 )
-from dxt_replay.traces.errors import MissingDependencyError, ProfileError
+from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
-
-try:  # at once: later, with all files open, it would look as if it was not there
-    from dxt_replay.profiler_merge.profiles import _xplane
-except ImportError:
-    _xplane = None  # type: ignore[assignment]
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 MAX_BYTES = (1 << 31) - 1
@@ -72,6 +67,8 @@ UNTIMED = -(1 << 63)
 MAX_STAT_ID = 1 << 20
 """Largest stat id: ids count up from 1, so a larger one is damage, and would need a large table."""
 
+_WANTED = [key.encode() for key in STATS]
+_COLUMNS = ("metadata_id", "offset_ps", "duration_ps", "stat_event", "stat_key", "stat_kind", "stat_value")
 _ENVIRONMENT = b"Task Environment"
 _EPOCH_RANGE = (1_000_000_000_000_000_000, 4_000_000_000_000_000_000)
 """2001 to 2096 in ns since 1970: separates an epoch from a counter (TF 2.4 numbers its elements from 0)."""
@@ -80,9 +77,22 @@ _OUTSIDE_NS = 60_000_000_000
 """Largest distance of an event from the profiler's window, for a stepped clock; beyond it the bytes are damaged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RawPlane:
-    """One XPlane. `lines`: (id, name, timestamp_ns). `event_names`: by id. `stats`: id -> (kind, value).
+def _wires(message: str) -> np.ndarray:
+    """uint8 per field number: bit w is set when the field may have wire type w."""
+    wire = {"int64": 0, "uint64": 0, "double": 1}
+    wires = np.zeros(max(FIELDS[message]) + 1, np.uint8)
+    for number, (_, kind, repeated) in FIELDS[message].items():
+        wires[number] = 1 << wire.get(kind, 2)
+        if repeated and kind in wire:
+            wires[number] |= 1 << 2  # packed
+    return wires
+
+
+_WIRES = {message: _wires(message) for message in FIELDS}
+
+
+class _Plane(NamedTuple):
+    """One XPlane. `lines`: (id, name, timestamp_ns). `event_names`: by id. `numbers`: its stats that are integers.
 
     `events`: columns of its events in file order, `line`, `metadata_id`, `offset_ps`, `duration_ps`, and of their kept
     stats, `stat_event`, `stat_key`, `stat_kind`, `stat_value`, as `_xplane.pyi` has them; None where nobody wants them.
@@ -91,17 +101,8 @@ class RawPlane:
     name: bytes
     lines: list[tuple[int, bytes, int]]
     event_names: dict[int, bytes]
-    stat_names: dict[int, bytes]
-    stats: dict[int, tuple[int, int | bytes]]
+    numbers: dict[bytes, int]
     events: dict[str, np.ndarray] | None
-
-
-Decoder = Callable[
-    [memoryview, Callable[[bytes], bool], tuple[bytes, ...]], tuple[list[RawPlane], list[bytes], dict[str, int]]
-]
-"""A core: XSpace bytes, whether the events of the plane of a name are wanted, and the names of the stats to keep ->
-planes, host names, and message -> number of skipped fields. A stat's key is its row in the names. A field whose number
-is beyond those of its message is skipped, as a later version may add it; any other unknown one is damage."""
 
 
 # Files.
@@ -113,7 +114,6 @@ def find_profiles(directory: Path) -> list[Path]:
     A compressed copy beside the plain file is left out.
     Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
     """
-    directory = Path(directory)
     if directory.is_file():
         return [directory]
     if not directory.is_dir():
@@ -125,34 +125,22 @@ def find_profiles(directory: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise ProfileError(f"{error.filename} cannot be listed: {error.strerror}") from error
 
-    found = {
-        Path(parent) / name
-        for parent, _, names in os.walk(directory, onerror=refuse)
-        for name in names
-        if name.endswith(SUFFIXES)
-    }
+    walked = os.walk(directory, onerror=refuse)
+    found = {Path(parent) / name for parent, _, names in walked for name in names if name.endswith(SUFFIXES)}
     return sorted(path for path in found if path.suffix != ".gz" or path.with_suffix("") not in found)
 
 
-def read_profile(path: Path, *, decoder: Decoder | None = None) -> Profile:
+def read_profile(path: Path) -> Profile:
     """All events of one .xplane.pb or .xplane.pb.gz file. A plain file is memory mapped.
 
-    `decoder`: another core than the compiled one. Damage that turns one valid number into another (a flipped bit of
-    a duration) leaves no trace in the format and cannot be seen; damage that looks like a field of a later version
-    is counted in `skipped_fields`.
+    Damage that turns one valid number into another (a flipped bit of a duration) leaves no trace in the format and
+    cannot be seen; damage that looks like a field of a later version is counted in `skipped_fields`.
 
-    Raises: ProfileError for a file that is missing, damaged, cut off or without events; MissingDependencyError where
-    the core is not compiled.
+    Raises: ProfileError for a file that is missing, damaged, cut off or without events.
     """
-    path = Path(path)
     with _opened(path) as buffer:
         try:
-            planes, hostnames, skipped = (decoder or decode)(
-                buffer,
-                lambda name: name.startswith(b"/host:") or ACCELERATOR.fullmatch(_text(name)) is not None,
-                tuple(key.encode() for key in STATS),
-            )
-            return _assembled(path, planes, hostnames, skipped)
+            return _assembled(path, *_decoded(buffer))
         except DamageError as error:
             raise ProfileError(
                 f"{path} is damaged, cut off or not an XPlane profile: {error}. Copy or record it again"
@@ -162,6 +150,7 @@ def read_profile(path: Path, *, decoder: Decoder | None = None) -> Profile:
 @contextmanager
 def _opened(path: Path) -> Iterator[memoryview]:
     """The bytes of the profile, unpacked. Raises: ProfileError."""
+    too_large = f"{path} unpacks to more than 2 GiB, which no XPlane profile can be"
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -169,7 +158,7 @@ def _opened(path: Path) -> Iterator[memoryview]:
         if status.st_size == 0:
             raise ProfileError(f"{path} is empty: the profiler did not finish writing it; record again")
         if status.st_size > MAX_BYTES:
-            raise ProfileError(f"{path} is larger than 2 GiB, which no XPlane profile can be")
+            raise ProfileError(too_large)
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
@@ -178,7 +167,7 @@ def _opened(path: Path) -> Iterator[memoryview]:
                 for block in unpacked_blocks(file, 1 << 20):
                     unpacked += block
                     if len(unpacked) > MAX_BYTES:
-                        raise ProfileError(f"{path} unpacks to more than 2 GiB, which no XPlane profile can be")
+                        raise ProfileError(too_large)
                 yield memoryview(unpacked)
                 return
             try:
@@ -204,97 +193,62 @@ def _text(name: bytes) -> str:
 # The outer messages of a file, which are too few to be read by compiled code.
 
 
-def decode(
-    buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
-) -> tuple[list[RawPlane], list[bytes], dict[str, int]]:
-    """The compiled core as `Decoder`. Raises: MissingDependencyError for a checkout that is not compiled."""
-    if _xplane is None:
-        raise MissingDependencyError(
-            "the compiled decoder of dxt-replay",
-            "reading a TensorFlow profile",
-            "install with a C compiler present (pip install --force-reinstall --no-deps dxt-replay), "
-            "or in a checkout run python setup.py build_ext --inplace",
-        )
+def _decoded(buffer: memoryview) -> tuple[list[_Plane], list[bytes], dict[str, int]]:
+    """The planes, the host names, and message -> number of skipped fields: those whose number is beyond the message's,
+    which a later version may have added; any other unknown field is damage. Raises: DamageError."""
     skipped: Counter[str] = Counter()
 
     def split(begin: int, end: int, message: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        numbers, begins, ends, newer = _xplane.split(buffer, begin, end, _WIRES[message])
+        *found, newer = _xplane.split(buffer, begin, end, _WIRES[message])
         skipped[message] += newer
-        return numbers, begins, ends
+        return found[0], found[1], found[2]
 
-    def pick(
-        begins: np.ndarray, ends: np.ndarray, message: str
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        values, starts, stops, counts, newer = _xplane.pick(buffer, begins, ends, _WIRES[message])
+    def pick(spans: Sequence[np.ndarray], message: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        values, starts, stops, counts, newer = _xplane.pick(buffer, *spans, _WIRES[message])
         skipped[message] += newer
-        if len(begins) and message != "XStat":  # a stat's value may be given anew
+        if len(values) and message != "XStat":  # a stat's value may be given anew
             check_single(message, counts.max(axis=0))
         return values, starts, stops, counts
 
-    def text(start: int, stop: int) -> bytes:
-        return bytes(buffer[start:stop])
-
-    def named(begins: np.ndarray, ends: np.ndarray, entry: str, message: str) -> dict[int, bytes]:
+    def named(spans: Sequence[np.ndarray], entry: str, message: str) -> dict[int, bytes]:
         """id -> name, of a map's entries."""
-        values, starts, stops, _ = pick(begins, ends, entry)
+        values, starts, stops, _ = pick(spans, entry)
         keys = values[:, 1].view(np.int64).tolist()
-        _, starts, stops, _ = pick(starts[:, 2].copy(), stops[:, 2].copy(), message)
-        return {key: text(*span) for key, *span in zip(keys, starts[:, 2], stops[:, 2], strict=True)}
+        _, starts, stops, _ = pick((starts[:, 2].copy(), stops[:, 2].copy()), message)
+        return {key: bytes(buffer[a:b]) for key, a, b in zip(keys, starts[:, 2], stops[:, 2], strict=True)}
 
     planes, hostnames = [], []
     for number, begin, end in zip(*(column.tolist() for column in split(0, len(buffer), "XSpace")), strict=True):
         if number == 4:
-            hostnames.append(text(begin, end))
+            hostnames.append(bytes(buffer[begin:end]))
         if number != 1:
             continue
         numbers, begins, ends = split(begin, end, "XPlane")
         check_single("XPlane", np.bincount(numbers, minlength=len(_WIRES["XPlane"])))
         parts = {field: (begins[numbers == field], ends[numbers == field]) for field in FIELDS["XPlane"]}
-        name = text(parts[2][0][-1], parts[2][1][-1]) if len(parts[2][0]) else b""
-        values, starts, stops, counts = pick(*parts[3], "XLine")
+        name = bytes(buffer[parts[2][0][-1] : parts[2][1][-1]]) if len(parts[2][0]) else b""
+        values, starts, stops, counts = pick(parts[3], "XLine")
         ids, stamps = (values[:, field].view(np.int64).tolist() for field in (1, 3))
-        lines = list(
-            zip(ids, (text(*span) for span in zip(starts[:, 2], stops[:, 2], strict=True)), stamps, strict=True)
-        )
-        event_names = named(*parts[4], "XEventEntry", "XEventMetadata")
-        stat_names = named(*parts[5], "XStatEntry", "XStatMetadata")
-        classes = stat_classes(stat_names, wanted)
+        texts = [bytes(buffer[a:b]) for a, b in zip(starts[:, 2], stops[:, 2], strict=True)]
+        event_names = named(parts[4], "XEventEntry", "XEventMetadata")
+        stat_names = named(parts[5], "XStatEntry", "XStatMetadata")
+        classes = _stat_classes(stat_names)
         events = None
-        if keep(name):
+        if name.startswith(b"/host:") or ACCELERATOR.fullmatch(_text(name)) is not None:
             per_line = counts[:, 4]
             *columns, in_events, in_stats = _xplane.events(buffer, *parts[3], int(per_line.sum()), classes)
             skipped.update({"XEvent": in_events, "XStat": in_stats})
             events = dict(zip(_COLUMNS, columns, strict=True))
             events["line"] = np.repeat(np.arange(len(per_line), dtype=np.int32), per_line)
-        stats: dict[int, tuple[int, int | bytes]] = {}
-        values, starts, stops, counts = pick(*parts[6], "XStat")
-        for row in range(len(values)):
-            if len(present := np.flatnonzero(counts[row, 2:])):
-                kind = int(present[-1]) + 2
-                is_text = kind in (STR, BYTES)
-                value = text(starts[row, kind], stops[row, kind]) if is_text else int(values[row, kind])
-                stats[int(values[row, 1].astype(np.int64))] = (kind, value)
-        planes.append(
-            RawPlane(name=name, lines=lines, event_names=event_names, stat_names=stat_names, stats=stats, events=events)
-        )
+        stats: dict[bytes, int] = {}
+        values, _, _, counts = pick(parts[6], "XStat")
+        for value, present in zip(values, counts[:, 2:] > 0, strict=True):
+            kind = 2 + int(np.flatnonzero(present)[-1]) if present.any() else 0
+            key = int(value[1].astype(np.int64))
+            if kind in (UINT64, INT64) and key in stat_names:
+                stats[stat_names[key]] = int(value[kind])
+        planes.append(_Plane(name, list(zip(ids, texts, stamps, strict=True)), event_names, stats, events))
     return planes, hostnames, dict(+skipped)
-
-
-_COLUMNS = ("metadata_id", "offset_ps", "duration_ps", "stat_event", "stat_key", "stat_kind", "stat_value")
-
-
-def _wires(message: str) -> np.ndarray:
-    """uint8 per field number: bit w is set when the field may have wire type w."""
-    wire = {"int64": 0, "uint64": 0, "double": 1}
-    wires = np.zeros(max(FIELDS[message]) + 1, np.uint8)
-    for number, (_, kind, repeated) in FIELDS[message].items():
-        wires[number] = 1 << wire.get(kind, 2)
-        if repeated and kind in wire:
-            wires[number] |= 1 << 2  # packed
-    return wires
-
-
-_WIRES = {message: _wires(message) for message in FIELDS}
 
 
 def check_single(message: str, counts: Sequence[int] | np.ndarray) -> None:
@@ -308,31 +262,29 @@ def check_single(message: str, counts: Sequence[int] | np.ndarray) -> None:
             raise DamageError(f"{message} with more than one {name}")
 
 
-def stat_classes(stat_names: Mapping[int, bytes], wanted: tuple[bytes, ...]) -> np.ndarray:
-    """uint8 per stat id: 0 unknown, 1 known, 2 + row in `wanted`. Raises: DamageError for an id beyond MAX_STAT_ID."""
+def _stat_classes(stat_names: Mapping[int, bytes]) -> np.ndarray:
+    """uint8 per stat id: 0 unknown, 1 known, 2 + row in `STATS`. Raises: DamageError for an id beyond MAX_STAT_ID."""
     largest = max(stat_names, default=0)
     if min(stat_names, default=0) < 0 or largest > MAX_STAT_ID:
         raise DamageError("a stat name has an id out of range")
     classes = np.zeros(largest + 1, np.uint8)
     for key, name in stat_names.items():
-        classes[key] = wanted.index(name) + 2 if name in wanted else 1
+        classes[key] = _WANTED.index(name) + 2 if name in _WANTED else 1
     return classes
 
 
 # Planes into one table: ids become rows, picoseconds epoch nanoseconds; checks detect damage.
 
 
-def _assembled(
-    path: Path, planes: list[RawPlane], hostnames: list[bytes], skipped_fields: Mapping[str, int]
-) -> Profile:
+def _assembled(path: Path, planes: list[_Plane], hostnames: list[bytes], skipped_fields: Mapping[str, int]) -> Profile:
     """The profile of the planes with decoded events; takes over (changes) their arrays.
 
     Raises: DamageError for bytes that no profiler writes; ProfileError for a profile without events.
     """
     for plane in planes:  # a length that a flipped bit enlarged takes in what follows as a name
-        for name in (plane.name, *(name for _, name, _ in plane.lines)):
-            if any(byte < 0x20 for byte in name):
-                raise DamageError(f"a plane or thread with control characters in its name, {name[:40]!r}")
+        for text in (plane.name, *(text for _, text, _ in plane.lines)):
+            if any(byte < 0x20 for byte in text):
+                raise DamageError(f"a plane or thread with control characters in its name, {text[:40]!r}")
     warnings = _warnings(path, planes, hostnames)
     wanted = [(plane, plane.events) for plane in planes if plane.events is not None]
     names, lines, parts = list[str](), list[ProfileLine](), list[dict[str, np.ndarray]]()
@@ -360,23 +312,27 @@ def _assembled(
         parts.append({"line": line, "name": name, "start_ns": start_ns, "duration_ns": duration_ns})
         for key, rows_and_values in _plane_stats(events, row_of_event):
             found.setdefault(key, []).append(rows_and_values)
-        lines += [ProfileLine(id=key, name=_text(name), plane=index) for key, name, _ in plane.lines]
+        lines += [ProfileLine(id=key, name=_text(text), plane=index) for key, text, _ in plane.lines]
         first_event += len(line)
     if first_event == 0:
         raise ProfileError(f"{path} holds no host events: profile at least one training step, with host_tracer_level 2")
     columns: dict[str, Any] = {key: _joined([part.pop(key) for part in parts]) for key in list(parts[0])}
     stats = {key: (_joined([a for a, _ in each]), _joined([b for _, b in each])) for key, each in found.items()}
     _sort(columns, stats)
+    # None before TF 2.17.
     environment = {
-        plane.stat_names[key]: value
-        for plane in planes
-        if plane.name == _ENVIRONMENT  # none before TF 2.17
-        for key, (kind, value) in plane.stats.items()
-        if key in plane.stat_names and kind in (UINT64, INT64)
+        key: number for plane in planes if plane.name == _ENVIRONMENT for key, number in plane.numbers.items()
     }
-    start, stop = (environment.get(key) for key in (b"profile_start_time", b"profile_stop_time"))
+    start, stop = environment.get(b"profile_start_time", 0), environment.get(b"profile_stop_time", 0)
     base = _epoch(start, columns, stats, names)
-    _check_window(start, stop, columns)
+    # An event far outside of the profiler's run is damage; decades outside if that is unknown.
+    last = min(stop - start + _OUTSIDE_NS, _MAX_RELATIVE_NS) if 0 < start <= stop else _MAX_RELATIVE_NS
+    first = -_OUTSIDE_NS if last < _MAX_RELATIVE_NS else -_MAX_RELATIVE_NS
+    begins, durations = columns["start_ns"], columns["duration_ns"]
+    if int(begins.min()) < first or int(begins.max()) > last or int(durations.max()) > last - first:
+        raise DamageError("an event lies far outside the time that the profiler ran")
+    if int((begins + durations).max()) > last:
+        raise DamageError("an event ends long after the profiler")
     if base is not None:
         columns["start_ns"] += base
     return Profile(
@@ -393,7 +349,7 @@ def _assembled(
     )
 
 
-def _warnings(path: Path, planes: list[RawPlane], hostnames: list[bytes]) -> tuple[str, ...]:
+def _warnings(path: Path, planes: list[_Plane], hostnames: list[bytes]) -> tuple[str, ...]:
     """On accelerators, and on a missing host name, which should follow the last plane.
 
     Those of TPUs may lack it. TF 2.3 does not write it either, but then neither a Task Environment (2.17 and later) nor
@@ -418,7 +374,7 @@ def _joined(arrays: list[np.ndarray]) -> np.ndarray:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _rows_of(ids: np.ndarray, known: np.ndarray, plane: RawPlane) -> np.ndarray:
+def _rows_of(ids: np.ndarray, known: np.ndarray, plane: _Plane) -> np.ndarray:
     """int32 row in the sorted `known` per id. Raises: DamageError for an id that is not in it."""
     if len(ids) == 0:
         return np.empty(0, np.int32)
@@ -483,7 +439,7 @@ def _sort(columns: dict[str, np.ndarray], stats: dict[str, tuple[np.ndarray, np.
 
 
 def _epoch(
-    start: int | bytes | None,
+    start: int,
     columns: Mapping[str, np.ndarray],
     stats: Mapping[str, tuple[np.ndarray, np.ndarray]],
     names: Sequence[str],
@@ -492,26 +448,11 @@ def _epoch(
 
     Before TF 2.17 the `element_id` of PrefetchProduce is the epoch 0.5 to 3 us before the event starts.
     """
-    if isinstance(start, int) and start:
+    if start:
         if not _EPOCH_RANGE[0] <= start <= _EPOCH_RANGE[1]:
             raise DamageError(f"profile_start_time is {start}, which is not a time since 1970 in ns")
         return start
     rows, values = stats.get("element_id", (np.empty(0, np.int64),) * 2)
     produces = np.array([name == "PrefetchProduce" for name in names], bool)[columns["name"][rows]]
     epochs = produces & (values >= _EPOCH_RANGE[0]) & (values <= _EPOCH_RANGE[1])
-    if not epochs.any():
-        return None
-    return int((values[epochs] - columns["start_ns"][rows[epochs]]).max())
-
-
-def _check_window(start: int | bytes | None, stop: int | bytes | None, columns: Mapping[str, np.ndarray]) -> None:
-    """Raises: DamageError for an event far outside of the profiler's run; decades outside if that is unknown."""
-    last = _MAX_RELATIVE_NS
-    if isinstance(start, int) and isinstance(stop, int) and 0 < start <= stop:
-        last = min(stop - start + _OUTSIDE_NS, last)
-    first = -_OUTSIDE_NS if last < _MAX_RELATIVE_NS else -_MAX_RELATIVE_NS
-    begins, durations = columns["start_ns"], columns["duration_ns"]
-    if int(begins.min()) < first or int(begins.max()) > last or int(durations.max()) > last - first:
-        raise DamageError("an event lies far outside the time that the profiler ran")
-    if int((begins + durations).max()) > last:
-        raise DamageError("an event ends long after the profiler")
+    return int((values[epochs] - columns["start_ns"][rows[epochs]]).max()) if epochs.any() else None

@@ -54,7 +54,7 @@ class Request:
     """A request, from its start until `end`. Every value that is not known stays None.
 
     name: the API's name, such as GetObject. path: bucket/key. offset, length: bytes of the object that it moved.
-    received: bytes of the answer's body. size: of the whole object. first_ns: when the answer began.
+    received: bytes of the answer's body, of `body` in all. size: of the whole object. first_ns: when the answer began.
     status: HTTP status, 0 if no answer came. connection: its number in this process. upload: number of the multipart
     upload, the same in all processes, and `part` in it. source: bucket/key that a copy reads.
     """
@@ -67,6 +67,7 @@ class Request:
     upload: int | None = None
     part: int | None = None
     source: str | None = None
+    body: int | None = None
     status = received = 0
     _ended = False
 
@@ -78,7 +79,7 @@ class Request:
     def answered(self, answer: Any) -> int | None:
         """Note the status and the headers of an answer. Returns the length of its body, if they tell."""
         self.status, told = answer.status_code, _text(answer.headers.get("content-length", ""))
-        length = int(told) if told.isdigit() else None
+        self.body = length = int(told) if told.isdigit() else None
         if self.name in _WRITES and self.status >= 300:
             self.length = 0
         if self.status < 300 and self.name in (_READ, "HeadObject"):
@@ -88,11 +89,21 @@ class Request:
                 self.offset = int(found[1])
         return length
 
-    def count(self, received: int) -> None:
-        """Count bytes of the body."""
+    def count(self, received: int, last: bool = False) -> None:
+        """Count bytes of the body, and end with the last."""
         self.received += received
         if self.name == _READ and self.status < 300:
             self.length = self.received
+        if last or self.received == self.body:
+            self.end()
+
+    @contextmanager
+    def ending_in_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.end()
+            raise
 
     def end(self, at_ns: int | None = None) -> None:
         """Write it down; once, whatever comes later. One that deletes several objects is followed by the deletion of
@@ -191,20 +202,16 @@ def _of_session(module: Any) -> None:
         if ours is None:
             return send_it(self, request)
         _local.connection = _local.first_ns = None
-        try:
+        with ours.ending_in_errors():
             answer = send_it(self, request)
-        except BaseException:
-            ours.end()
-            raise
         ours.connection, ours.first_ns = _local.connection, _local.first_ns
         length = ours.answered(answer)
         if not request.stream_output:
-            ours.count(len(answer.content or b""))
-            ours.end()
+            ours.count(len(answer.content or b""), last=True)
         elif length == 0 or ours.name.startswith("Head"):
             ours.end()
         else:
-            answer.raw = _Body(answer.raw, ours, length)
+            answer.raw = _Body(answer.raw, ours)
         return answer
 
     module.URLLib3Session.send = send
@@ -222,20 +229,17 @@ def _of_aio_session(module: Any) -> None:
         if (os.getpid(), server) not in _servers:  # its connections are not shown
             _servers.add((os.getpid(), server))
             log.write("E", escaped(server))
-        try:
+        with ours.ending_in_errors():
             answer = await send_it(self, request)
-        except BaseException:
-            ours.end()
-            raise
         length = ours.answered(answer)
         if not request.stream_output:
-            ours.count(len(await answer.content or b""))
-            ours.end()
+            ours.count(len(await answer.content or b""), last=True)
         elif length == 0 or ours.name.startswith("Head"):
             ours.end()
         else:
             ours.first_ns = now_ns()
-            answer.raw = _AioAnswer(answer.raw, ours, length)
+            answer.raw = _AioAnswer(answer.raw, ours)
+            answer.raw.content = _AioContent(answer.raw.content, ours)
         return answer
 
     module.AIOHTTPSession.send = send
@@ -245,16 +249,11 @@ class _Wrapped:
     """Something of an answer, which stands for `raw`. The request ends with the last byte of its body, or when it is
     given up."""
 
-    def __init__(self, raw: Any, request: Request, length: int | None) -> None:
-        self._raw, self._request, self._length = raw, request, length
+    def __init__(self, raw: Any, request: Request) -> None:
+        self._raw, self._request = raw, request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
-
-    def _count(self, number: int, last: bool) -> None:
-        self._request.count(number)
-        if last or self._request.received == self._length:
-            self._request.end()
 
     def close(self) -> None:
         self._raw.close()
@@ -265,30 +264,27 @@ class _Body(_Wrapped):
     """The body, as the urllib3.HTTPResponse."""
 
     def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with self._request.ending_in_errors():
             data = self._raw.read(amt, *args, **kwargs)
-        except BaseException:
-            self._request.end()
-            raise
-        self._count(len(data), amt is None or (not data and amt != 0))
+        self._request.count(len(data), last=amt is None or (not data and amt != 0))
         return data
 
     def readinto(self, buffer: Any) -> int:
         number: int = self._raw.readinto(buffer)
-        self._count(number, not number and len(buffer) > 0)
+        self._request.count(number, last=not number and len(buffer) > 0)
         return number
 
-    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        for data in self._raw.stream(*args, **kwargs):
-            self._count(len(data), False)
+    def _counted(self, parts: Any) -> Iterator[Any]:
+        for data in parts:
+            self._request.count(len(data))
             yield data
         self._request.end()
 
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        return self._counted(self._raw.stream(*args, **kwargs))
+
     def __iter__(self) -> Iterator[Any]:
-        for data in self._raw:
-            self._count(len(data), False)
-            yield data
-        self._request.end()
+        return self._counted(self._raw)
 
     def __del__(self) -> None:
         self._request.end()
@@ -298,28 +294,19 @@ class _AioContent(_Wrapped):
     """The body, as the aiohttp.StreamReader."""
 
     async def read(self, n: int = -1) -> Any:
-        try:
+        with self._request.ending_in_errors():
             data = await self._raw.read(n)
-        except BaseException:
-            self._request.end()
-            raise
-        self._count(len(data), n < 0 or (not data and n != 0))
+        self._request.count(len(data), last=n < 0 or (not data and n != 0))
         return data
 
 
 class _AioAnswer(_Wrapped):
     """The answer, as the aiohttp.ClientResponse."""
 
-    def __init__(self, raw: Any, request: Request, length: int | None) -> None:
-        super().__init__(raw, request, length)
-        self.content = _AioContent(raw.content, request, length)
-
     async def read(self) -> Any:
-        try:
+        with self._request.ending_in_errors():
             data = await self._raw.read()
-            self._request.count(len(data))
-        finally:
-            self._request.end()
+        self._request.count(len(data), last=True)
         return data
 
     def __del__(self) -> None:

@@ -1,7 +1,6 @@
 """What traced calls do to descriptors, positions and files: one table for all tracers, and its effects as operations.
 
-A tracer's reader finds the effect of a call in `CALLS`, translates its arguments, and calls `Effects`. A position
-belongs to the open file description: dup and fork share it, each open makes a new one (open(2), fork(2)).
+A position belongs to the open file description: dup and fork share it, each open makes a new one (open(2), fork(2)).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess, TracedRows
+from dxt_replay.profiler_merge.tracers.traced_job import MOST, TracedProcess, TracedRows
 from dxt_replay.traces.schema import APIS, OPEN_FLAGS, OPS, READ, WRITE
 from dxt_replay.traces.units import format_counted
 
@@ -80,16 +79,12 @@ _OF_SYSTEM, _CODE = "files of the system (/usr, /etc, /var/lib and their like)",
 
 class PathNumbers:
     """Numbers paths in order of appearance; NOT_KEPT for a path outside of the job, or one that a glob of `exclude`
-    matches.
-
-    Files of the system and of programs that match a glob of `include` are files of the job. paths: by number.
-    """
+    matches. Files of the system and of programs that match a glob of `include` are files of the job."""
 
     def __init__(self, exclude: Sequence[str] = (), include: Sequence[str] = ()) -> None:
         self.paths: list[bytes] = []
         self._exclude, self._include = tuple(exclude), tuple(include)
-        self._numbers: dict[bytes, int] = {}
-        self._reasons: dict[bytes, str] = {}
+        self._numbers: dict[bytes, int | str] = {}
         self._dropped = {_OF_SYSTEM: 0, _CODE: 0}
 
     def number(self, path: bytes) -> int:
@@ -97,11 +92,13 @@ class PathNumbers:
         known = self._numbers.get(path)
         if known is None:
             known = self._numbers[path] = self._add(path)
-        if known == NOT_KEPT and path in self._reasons:
-            self._dropped[self._reasons[path]] += 1
+        if isinstance(known, str):
+            self._dropped[known] += 1
+            return NOT_KEPT
         return known
 
-    def _add(self, path: bytes) -> int:
+    def _add(self, path: bytes) -> int | str:
+        """The number of a new path, or why it is left out."""
         text = path.decode("utf-8", "backslashreplace")
         if not path.startswith(b"/") or path.startswith((b"/memfd:", b"/anon_hugepage")):
             return NOT_KEPT  # a pipe, a socket, memory: not a file
@@ -109,11 +106,9 @@ class PathNumbers:
             if _NO_FILE.match(path):
                 return NOT_KEPT
             if _SYSTEM.match(path):
-                self._reasons[path] = _OF_SYSTEM
-                return NOT_KEPT
+                return _OF_SYSTEM
             if _SOFTWARE.search(path):
-                self._reasons[path] = _CODE
-                return NOT_KEPT
+                return _CODE
         if any(fnmatchcase(text, glob) for glob in self._exclude):
             return NOT_KEPT
         self.paths.append(path)
@@ -123,10 +118,8 @@ class PathNumbers:
         """The numbers of paths that are folders of others."""
         parents: set[bytes] = set()
         for path in self.paths:
-            folder = path.rpartition(b"/")[0]
-            while folder and folder not in parents:
-                parents.add(folder)
-                folder = folder.rpartition(b"/")[0]
+            while (path := path.rpartition(b"/")[0]) and path not in parents:
+                parents.add(path)
         return frozenset(number for number, path in enumerate(self.paths) if path in parents)
 
     def warnings(self) -> list[str]:
@@ -138,12 +131,8 @@ class PathNumbers:
 
 @dataclass(slots=True, eq=False)
 class OpenFile:
-    """An open file description.
-
-    file: its number. position: the next byte, UNKNOWN until a seek tells it.
-    owner: number of the process that opened it. descriptors: number of the owner's descriptors of it.
-    row: number of the row of its open, see `TracedRows.add`.
-    """
+    """An open file description. position: the next byte, UNKNOWN until a seek tells it. owner: number of the process
+    that opened it, which has `descriptors` of it. row: number of the row of its open."""
 
     file: int
     position: int
@@ -154,7 +143,7 @@ class OpenFile:
 
 
 class At(NamedTuple):
-    """Who made a call, through which interface, and when."""
+    """Who made a call, when, and through which interface."""
 
     process: TracedProcess
     thread: int
@@ -188,17 +177,17 @@ class Effects:
         process, thread, start_ns, end_ns, api = at
         process.operations += 1
         return self.rows.add(
-            (process.number, thread, file, op, api, offset, length, start_ns, end_ns, other_file, flags)
+            (process.number, thread, file, other_file, offset, length, start_ns, end_ns, op, api, flags)
         )
 
     def open(self, at: At, file: int, names: Collection[str]) -> OpenFile:
         """`names`: those that open(2) gives the flags, such as O_RDWR; empty where they are not known."""
         if "O_TRUNC" in names or "O_EXCL" in names:
             self.resize(file, 0)
-        flags = 0
+        flags = 0 if names else UNKNOWN
         for name in names:
             flags |= _FLAGS_OF_NAME.get(name, 0)
-        row = self.add(at, OPEN, file, flags=flags if names else UNKNOWN)
+        row = self.add(at, OPEN, file, flags=flags)
         return OpenFile(file, 0, at.process.number, append="O_APPEND" in names, row=row)
 
     def move(self, at: At, opened: OpenFile, op: int, length: int, offset: int = UNKNOWN) -> int:
@@ -218,7 +207,7 @@ class Effects:
 
     def resize(self, file: int, size: int) -> None:
         """The file has this size now. Raises: ValueError for an impossible one."""
-        if not 0 <= size < 1 << 62:
+        if not 0 <= size < MOST:
             raise ValueError(size)
         self._sizes[file] = size
         self.seen[file] = max(size, self.seen.get(file, 0))

@@ -16,24 +16,11 @@ from typing import Any
 import msgspec
 
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.tracers import calls
 from dxt_replay.profiler_merge.tracers.annotations import Annotations, annotated_spans
-from dxt_replay.profiler_merge.tracers.calls import (
-    CALLS,
-    CLOSE,
-    NOT_KEPT,
-    POSIX,
-    STAT,
-    STDIO,
-    SYNC,
-    UNKNOWN,
-    At,
-    Effects,
-    OpenFile,
-    PathNumbers,
-)
-from dxt_replay.profiler_merge.tracers.processes import rank_processes
+from dxt_replay.profiler_merge.tracers.calls import NOT_KEPT, POSIX, STDIO, UNKNOWN, At, Effects, OpenFile, PathNumbers
 from dxt_replay.profiler_merge.tracers.text import Damage, text_lines
-from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
+from dxt_replay.profiler_merge.tracers.traced_job import MOST, TracedJob, TracedProcess, rank_processes
 from dxt_replay.traces.errors import LogError, ProfileError
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.units import format_counted
@@ -46,24 +33,22 @@ _NO_FOLDER = b"/unknown-working-directory"
 """Folder shown for relative paths whose folder the trace lacks."""
 _MOST_RANKS = 1 << 16
 """Largest `pid` that is a rank: in the oldest form it is the rank under MPI, else a process id."""
-_MOST_NS = 1 << 62
 _PLAIN = ("", "dftracer", "POSIX", "STDIO")
-_FACTS = re.compile(rb'"name": ?"(FH|HH|PR|CM|SH|start|end|fork|process_name)"')
+_FACTS = re.compile(rb'"name": ?"(FH|HH|PR|CM|start|end|fork|process_name)"')
 _UNITS = {"NS": 1, "US": 1_000, "MS": 1_000_000, "S": 1_000_000_000}
 _RANK = re.compile(r"Rank (\d+)")
 
 _UNDERSTOOD = ("move", "move_at", "open", "close", "seek", "stat", "sync", "map", "change")
-_STREAM_CALLS: dict[str, tuple[str, Any]] = {
-    **dict.fromkeys(("fopen", "fopen64"), ("open_stream", "")),
-    **dict.fromkeys(("fseek", "fseeko", "fseeko64"), ("seek_stream", "")),
-    "fread": ("move", READ),
-    "fwrite": ("move", WRITE),
-    "fclose": ("close", ""),
-    "fflush": ("sync", ""),
-}
-_CALLS: dict[str, tuple[str, Any]] = {
-    **{name: effect for name, effect in CALLS.items() if effect[0] in _UNDERSTOOD},
-    "openat": ("change", "openat"),  # the trace has only the folder's name
+_CALLS: dict[str, dict[str, tuple[str, Any]]] = {
+    "POSIX": {
+        **{name: effect for name, effect in calls.CALLS.items() if effect[0] in _UNDERSTOOD},
+        "openat": ("change", "openat"),  # the trace has only the folder's name
+    },
+    "STDIO": {
+        **dict.fromkeys(("fopen", "fopen64"), ("open_stream", "")),
+        **dict.fromkeys(("fseek", "fseeko", "fseeko64"), ("seek_stream", "")),
+        **{"fread": ("move", READ), "fwrite": ("move", WRITE), "fclose": ("close", ""), "fflush": ("sync", "")},
+    },
 }
 _CREAT = 0o100
 _FLAG_NAMES = {
@@ -85,7 +70,6 @@ class _Arguments(msgspec.Struct, gc=False):
     fd: _Value = None
     fhash: _Value = None
     fname: str | None = None
-    count: _Value = None
     size: _Value = None
     offset: _Value = None
     whence: _Value = None
@@ -98,6 +82,9 @@ class _Arguments(msgspec.Struct, gc=False):
     cwd: _Value = None
     hostname: str | None = None
     hhash: _Value = None
+
+
+_NO_ARGUMENTS = _Arguments()
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -141,7 +128,7 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
         reader.names_of_file = {}
         for event in _events(path, damage):
             try:
-                reader.take(place, event)
+                reader.take(place, event, event.args or _NO_ARGUMENTS)
             except ValueError:
                 damage.lines += 1
     reader.finish()
@@ -225,8 +212,6 @@ def _events(path: Path, damage: Damage, wanted: re.Pattern[bytes] | None = None)
 
 def _number(value: _Value, missing: int = -1) -> int:
     """The number that a value is or spells; `missing` if it is neither."""
-    if isinstance(value, int):
-        return value
     try:
         return missing if value is None else int(value)
     except ValueError:
@@ -260,36 +245,37 @@ class _Facts:
 
     def _note(self, path: Path, event: _Event, args: _Arguments) -> None:
         pid, tid = _number(event.pid), _number(event.tid)
-        if event.name == "FH" and args.value is not None and args.name is not None:
-            if self.names.setdefault(args.value, args.name) != args.name:
-                self.collisions.add(args.value)
-        elif event.name == "HH" and args.value is not None and args.name is not None:
-            if self.hosts.setdefault(args.value, args.name) != args.name:
-                self.hosts[args.value] = ""
-        elif event.name == "fork" and event.cat == "POSIX":
-            child = _number(args.ret)
-            if child > 0:
-                self.forked[child] = tid
-            elif child == 0 and tid != pid:
-                self.forked.setdefault(tid, pid)
-        elif event.name == "start" and event.cat == "dftracer":
-            self._unended.setdefault(path, True)
-            self.parents[pid] = _number(args.ppid)
-            if args.cwd is not None:
-                self.folders[pid] = args.cwd
-        elif event.name == "end" and event.cat == "dftracer":
-            self._unended[path] = False
-        elif event.name == "PR" and args.name == "rank":
-            self.ranks[pid] = _number(args.value)
-        elif event.name == "process_name" and args.name is not None and (found := _RANK.fullmatch(args.name)):
-            self.ranks.setdefault(pid, int(found[1]))
-        elif event.name == "CM" and args.name == "time_metric":
-            unit = str(args.value)
-            if unit.upper() not in _UNITS:
-                raise LogError(
-                    f"{path} counts its times in {unit!r}, which this release does not know: update dxt-replay"
-                )
-            self.unit_ns = _UNITS[unit.upper()]
+        match event.cat, event.name:
+            case _, "FH" if args.value is not None and args.name is not None:
+                if self.names.setdefault(args.value, args.name) != args.name:
+                    self.collisions.add(args.value)
+            case _, "HH" if args.value is not None and args.name is not None:
+                if self.hosts.setdefault(args.value, args.name) != args.name:
+                    self.hosts[args.value] = ""
+            case "POSIX", "fork":
+                child = _number(args.ret)
+                if child > 0:
+                    self.forked[child] = tid
+                elif child == 0 and tid != pid:
+                    self.forked.setdefault(tid, pid)
+            case "dftracer", "start":
+                self._unended.setdefault(path, True)
+                self.parents[pid] = _number(args.ppid)
+                if args.cwd is not None:
+                    self.folders[pid] = args.cwd
+            case "dftracer", "end":
+                self._unended[path] = False
+            case _, "PR" if args.name == "rank":
+                self.ranks[pid] = _number(args.value)
+            case _, "process_name" if args.name is not None and (found := _RANK.fullmatch(args.name)):
+                self.ranks.setdefault(pid, int(found[1]))
+            case _, "CM" if args.name == "time_metric":
+                unit = str(args.value)
+                if unit.upper() not in _UNITS:
+                    raise LogError(
+                        f"{path} counts its times in {unit!r}, which this release does not know: update dxt-replay"
+                    )
+                self.unit_ns = _UNITS[unit.upper()]
 
     def warnings(self) -> list[str]:
         unended = [path.name for path, is_so in self._unended.items() if is_so]
@@ -314,18 +300,19 @@ class _Reader:
         self._opened_files: set[int] = set()
         self._unsure: dict[int, list[At]] = {}
 
-    def take(self, trace: int, event: _Event) -> None:
+    def take(self, trace: int, event: _Event, args: _Arguments) -> None:
         """Note one event of file number `trace`. Raises: ValueError for impossible times."""
-        if event.name == "FH" and event.args is not None and event.args.value is not None:
-            self.names_of_file[event.args.value] = event.args.name or ""
+        if event.name == "FH" and args.value is not None:
+            self.names_of_file[args.value] = args.name or ""
         if event.ph not in ("X", 1) or self._is_repeated(event):
             return
         start_ns = _number(event.ts) * self._facts.unit_ns
         end_ns = start_ns + max(_number(event.dur), 0) * self._facts.unit_ns
         tid = _number(event.tid)
-        if not 0 < start_ns <= end_ns < _MOST_NS or abs(tid) >= 1 << 63:
+        if not 0 < start_ns <= end_ns < MOST or abs(tid) >= 1 << 63:
             raise ValueError(event.ts)
         caller = self._caller(trace, event, start_ns)
+        process = caller.process
         self.first_ns = min(self.first_ns or start_ns, start_ns)
         self.last_ns = max(self.last_ns, end_ns)
         thread = caller.threads.get(tid)
@@ -333,30 +320,28 @@ class _Reader:
             thread = caller.threads[tid] = len(self.tids)
             # The oldest form adds other numbers to the ids of threads.
             self.tids.append(0 if isinstance(event.tid, str) else tid)
-        if not caller.process.host and event.args is not None:
-            caller.process.host = event.args.hostname or self._facts.hosts.get(event.args.hhash, "")
+        process.host = process.host or args.hostname or self._facts.hosts.get(args.hhash, "")
         if event.cat not in _PLAIN:
-            self.annotations.add(f"{event.cat}/{event.name}", caller.process.number, tid, start_ns, end_ns)
+            self.annotations.add(f"{event.cat}/{event.name}", process.number, tid, start_ns, end_ns)
             return
-        calls = _CALLS if event.cat == "POSIX" else _STREAM_CALLS
-        if event.name not in calls:
+        call = _CALLS["POSIX" if event.cat == "POSIX" else "STDIO"].get(event.name)
+        if call is None:
             return
         if event.name in ("read", "write", "fread", "fwrite"):
             self.data_calls += 1
-            self.data_calls_with_size += event.args is not None and event.args.ret is not None
-        file = NOT_KEPT if event.args is None else self._file(event.args, caller)
-        if file != NOT_KEPT and event.args is not None:
-            at = At(caller.process, thread, start_ns, end_ns, POSIX if event.cat == "POSIX" else STDIO)
-            self._apply(calls[event.name], caller, event, event.args, at, file)
+            self.data_calls_with_size += args.ret is not None
+        file = NOT_KEPT if event.args is None else self._file(args, process.pid)
+        if file != NOT_KEPT:
+            at = At(process, thread, start_ns, end_ns, POSIX if event.cat == "POSIX" else STDIO)
+            self._apply(*call, caller, event, args, at, file)
 
     def _is_repeated(self, event: _Event) -> bool:
         """Whether an event was seen before: in the oldest form workers repeat events that their parent had not yet
         written."""
-        if not isinstance(event.id, str):
+        place = _number(event.id)
+        if not isinstance(event.id, str) or not 0 <= place <= 1 << 30:
             return False
-        seen, place = self._repeated.setdefault(_number(event.tid), bytearray()), _number(event.id)
-        if place < 0 or place > 1 << 30:
-            return False
+        seen = self._repeated.setdefault(_number(event.tid), bytearray())
         if place >= len(seen):
             seen.extend(bytes(place + 1 - len(seen)))
         repeated, seen[place] = bool(seen[place]), 1
@@ -369,21 +354,19 @@ class _Reader:
         caller = self._callers.get(own)
         if caller is None:
             process = TracedProcess(number=len(self.processes), pid=own, trace=trace, started_ns=start_ns)
-            caller = _Caller(process)
+            caller = self._callers[own] = _Caller(process)
             parent = None if old else self._callers.get(self._facts.forked.get(own, -1))
             if parent is not None:
-                process.parent = parent.process
-                caller.descriptors = dict(parent.descriptors)
+                process.parent, caller.descriptors = parent.process, dict(parent.descriptors)
             if old and pid < _MOST_RANKS and pid != tid:
                 self._rank_of[own] = pid
-            elif own in self._facts.ranks:
-                process.rank = self._facts.ranks[own]
+            else:
+                process.rank = self._facts.ranks.get(own)
             self.processes.append(process)
-            self._callers[own] = caller
         caller.process.started_ns = min(caller.process.started_ns, start_ns)
         return caller
 
-    def _file(self, args: _Arguments, caller: _Caller) -> int:
+    def _file(self, args: _Arguments, pid: int) -> int:
         path = args.fname
         if args.fhash is not None:
             path = self.names_of_file.get(args.fhash) or self._facts.names.get(args.fhash)
@@ -393,7 +376,7 @@ class _Reader:
             return NOT_KEPT
         raw = path.encode("utf-8", "surrogateescape")
         if not raw.startswith(b"/"):
-            folder = self._facts.names.get(self._facts.folders.get(caller.process.pid, ""), "")
+            folder = self._facts.names.get(self._facts.folders.get(pid, ""), "")
             self._relative += not folder
             raw = (folder.encode() or _NO_FOLDER) + b"/" + raw.removeprefix(b"./")
         return self.paths.number(raw)
@@ -404,13 +387,10 @@ class _Reader:
         for file in list(self._unsure):
             self._settle(file, existed=True)
         firsts: dict[int, TracedProcess] = {}
-        members = [(self._callers[pid].process, rank) for pid, rank in self._rank_of.items()]
-        for process, rank in members:
-            if rank not in firsts or process.started_ns < firsts[rank].started_ns:
-                firsts[rank] = process
-        for process, rank in members:
-            process.rank = rank
-            process.parent = None if process is firsts[rank] else firsts[rank]
+        for pid, rank in sorted(self._rank_of.items(), key=lambda each: self._callers[each[0]].process.started_ns):
+            process = self._callers[pid].process
+            first = firsts.setdefault(rank, process)
+            process.rank, process.parent = rank, None if process is first else first
         for process in self.processes:
             parent = self._callers.get(self._facts.parents.get(process.pid, -1))
             if process.parent is None and parent is not None and parent.process is not process:
@@ -418,27 +398,22 @@ class _Reader:
 
     def warnings(self) -> list[str]:
         """What is not sure of the files."""
-        found = []
-        if self._nameless:
-            found.append(
-                f"{format_counted(self._nameless, 'operation')} left out: no file in the trace has their number"
-            )
-        if self._ambiguous:
-            found.append(
-                f"{format_counted(self._ambiguous, 'operation')} on files of which two have one number in the trace: "
-                "each is taken for the file that was named last"
-            )
-        if self._relative:
-            found.append(
-                f"{format_counted(self._relative, 'operation')} on relative paths: the trace lacks the working "
-                f"directory, and they are shown below {_NO_FOLDER.decode()}"
-            )
-        return found
+        found = [
+            (self._nameless, "left out: no file in the trace has their number"),
+            (
+                self._ambiguous,
+                "on files of which two have one number in the trace: each is taken for the file that was named last",
+            ),
+            (
+                self._relative,
+                "on relative paths: the trace lacks the working directory, and they are shown below "
+                + _NO_FOLDER.decode(),
+            ),
+        ]
+        return [f"{format_counted(count, 'operation')} {what}" for count, what in found if count]
 
-    # The open file of a call.
-
-    def _opened(self, caller: _Caller, args: _Arguments, file: int, api: int = POSIX) -> OpenFile:
-        """By descriptor, else the latest one of the process on the file."""
+    def _opened(self, caller: _Caller, args: _Arguments, file: int, api: int) -> OpenFile:
+        """The open file of a call: by descriptor, else the latest one of the process on the file."""
         descriptor, process = _number(args.fd), caller.process.number
         if descriptor < 0 or api == STDIO:
             several = caller.streams.setdefault((api, file), [])
@@ -457,22 +432,26 @@ class _Reader:
         self._opened_files.add(file)
         for at in self._unsure.pop(file, ()):
             if existed:
-                self.effects.add(at, STAT, file)
+                self.effects.add(at, calls.STAT, file)
             else:
                 self.effects.left_out["stat of a file that did not exist yet"] += 1
 
-    # The calls. Those on C streams have only the file.
-
     def _apply(
-        self, call: tuple[str, Any], caller: _Caller, event: _Event, args: _Arguments, at: At, file: int
+        self, effect: str, what: Any, caller: _Caller, event: _Event, args: _Arguments, at: At, file: int
     ) -> None:
-        """The effect of a call, as `CALLS` or `_STREAM_CALLS` names it."""
-        effects, (effect, what) = self.effects, call
-        result = _number(args.ret)
+        """The effect of a call, as `_CALLS` names it. Calls on C streams have only the file."""
+        effects, result, offset = self.effects, _number(args.ret), _number(args.offset)
         failed = result < 0 and args.ret is not None
         match effect:
             case "open" if not failed:
-                opened = self._open(event, args, at, file)
+                flags, is_creat = _number(args.flags, missing=0), event.name.startswith("creat")
+                self._settle(file, existed=not (flags & _CREAT or is_creat))
+                names = [name for bit, name in _FLAG_NAMES.items() if flags & bit]
+                if is_creat:
+                    names += ["O_CREAT", "O_WRONLY", "O_TRUNC"]
+                elif args.flags is not None and flags & 3 in _ACCESS:
+                    names.append(_ACCESS[flags & 3])
+                opened = effects.open(at, file, names)
                 if args.ret is None:
                     caller.streams.setdefault((POSIX, file), []).append(opened)
                 else:
@@ -480,30 +459,28 @@ class _Reader:
             case "close" if not failed and args.fd is not None and at.api == POSIX:
                 closed = caller.descriptors.pop(_number(args.fd), None)
                 if closed is None or closed.owner == caller.process.number:
-                    effects.add(at, CLOSE, file)
+                    effects.add(at, calls.CLOSE, file)
             case "close" if not failed:
-                several = caller.streams.get((at.api, file))
-                if several:
+                if several := caller.streams.get((at.api, file)):
                     several.pop()
-                effects.add(at, CLOSE, file)
+                effects.add(at, calls.CLOSE, file)
             case "move" if result >= 0:
                 length = result * max(_number(args.size), 0) if at.api == STDIO else result
-                opened = self._opened(caller, args, file, at.api)
-                offset = effects.move(at, opened, what, length)
+                offset = effects.move(at, self._opened(caller, args, file, at.api), what, length)
                 if offset != UNKNOWN and len(caller.streams.get((at.api, file), ())) > 1:
                     effects.suspect[file] += 1
             case "move_at" if result >= 0:
                 own = OpenFile(file, UNKNOWN, caller.process.number)  # the call neither uses nor moves a position
-                effects.move(at, own, what, result, _number(args.offset))
+                effects.move(at, own, what, result, offset)
             case "seek" if result >= 0:
-                asked = _number(args.whence) == _SEEK_CUR and _number(args.offset) == 0
-                effects.seek(at, self._opened(caller, args, file), result, only_asked=asked)
+                asked = _number(args.whence) == _SEEK_CUR and offset == 0
+                effects.seek(at, self._opened(caller, args, file, POSIX), result, only_asked=asked)
             case "stat" if args.ret is None and args.fd is None and file not in self._opened_files:
                 self._unsure.setdefault(file, []).append(at)
             case "stat" if not failed:
-                effects.add(at, STAT, file)
+                effects.add(at, calls.STAT, file)
             case "sync":
-                effects.add(at, SYNC, file)
+                effects.add(at, calls.SYNC, file)
             case "map":
                 effects.mapped.add(file)
             case "change":
@@ -521,17 +498,7 @@ class _Reader:
             case "seek_stream":
                 opened, whence, position = self._opened(caller, args, file, STDIO), _number(args.whence), UNKNOWN
                 if whence == _SEEK_SET:
-                    position = max(_number(args.offset), 0)
+                    position = max(offset, 0)
                 elif whence == _SEEK_CUR and opened.position != UNKNOWN:
-                    position = max(opened.position + _number(args.offset), 0)
+                    position = max(opened.position + offset, 0)
                 effects.seek(at, opened, position)
-
-    def _open(self, event: _Event, args: _Arguments, at: At, file: int) -> OpenFile:
-        flags, is_creat = _number(args.flags, missing=0), event.name.startswith("creat")
-        self._settle(file, existed=not (flags & _CREAT or is_creat))
-        names = [name for bit, name in _FLAG_NAMES.items() if flags & bit]
-        if is_creat:
-            names += ["O_CREAT", "O_WRONLY", "O_TRUNC"]
-        elif args.flags is not None and flags & 3 in _ACCESS:
-            names.append(_ACCESS[flags & 3])
-        return self.effects.open(at, file, names)

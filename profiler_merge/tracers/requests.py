@@ -27,30 +27,16 @@ from dxt_replay.traces.units import format_counted
 
 UNKNOWN = -1
 _OP_OF_CALL = {
-    "GetObject": READ, "PutObject": WRITE, "UploadPart": WRITE,
-    "HeadObject": OPS.index("stat"), "GetObjectAttributes": OPS.index("stat"),
-    "CreateMultipartUpload": OPS.index("open"), "CompleteMultipartUpload": OPS.index("close"),
-    "ListObjects": OPS.index("list"), "ListObjectsV2": OPS.index("list"),
-    "DeleteObject": OPS.index("delete"), "CopyObject": OPS.index("rename"),
+    "GetObject": "read", "PutObject": "write", "UploadPart": "write", "HeadObject": "stat",
+    "GetObjectAttributes": "stat", "CreateMultipartUpload": "open", "CompleteMultipartUpload": "close",
+    "ListObjects": "list", "ListObjectsV2": "list", "DeleteObject": "delete", "CopyObject": "rename",
 }  # fmt: skip
 """Operation of the S3 API -> op of a capture. A copy is a rename if the same process then deletes its source."""
 
 REQUEST_ROW = np.dtype(
-    [
-        ("process", np.int32),
-        ("thread", np.int64),
-        ("file", np.int32),
-        ("op", np.int8),
-        ("offset", np.int64),
-        ("length", np.int64),
-        ("start_ns", np.int64),
-        ("end_ns", np.int64),
-        ("first_byte_ns", np.int64),
-        ("status", np.int16),
-        ("connection", np.int32),
-        ("other_file", np.int32),
-        ("received", np.int64),
-    ]
+    [("process", np.int32), ("thread", np.int64), ("file", np.int32), ("op", np.int8)]
+    + [(name, np.int64) for name in ("offset", "length", "start_ns", "end_ns", "first_byte_ns")]
+    + [("status", np.int16), ("connection", np.int32), ("other_file", np.int32), ("received", np.int64)]
 )
 """One request. `process`, `file`: numbers of `RecordedRequests`. Times are CLOCK_REALTIME. `connection`: its number in
 the process. `received`: all bytes of the answer's body. UNKNOWN where a value is not known."""
@@ -69,24 +55,29 @@ _LARGEST_ID = (1 << 63) - 1
 
 @dataclass(slots=True)
 class _Request:
-    """A request as a log states it; None for what it does not state. `name`: of the S3 API. `path`: with `s3://`."""
+    """A request as a log states it, in the order of the fields of `request_hooks`; None for what it does not state.
+    `name`: of the S3 API. `path`: with `s3://`."""
 
     process: int
-    thread: int
     name: str
     path: str
+    offset: int | None
+    length: int | None
+    received: int
+    size: int | None
     start_ns: int
+    first_ns: int | None
     end_ns: int
-    offset: int | None = None
-    length: int | None = None
-    received: int = 0
-    size: int | None = None
-    first_byte_ns: int | None = None
-    status: int | None = None
-    connection: int | None = None
+    status: int | None
+    connection: int | None
+    thread: int
     upload: int | None = None
     part: int | None = None
     source: str | None = None
+
+    def __post_init__(self) -> None:
+        if None in (self.start_ns, self.end_ns, self.thread) or not 0 <= self.start_ns <= self.end_ns:
+            raise ValueError(self)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -101,8 +92,8 @@ class RecordedRequests:
 
     kind: str
     files: tuple[Path, ...]
-    processes: list[TracedProcess]
-    roots: list[int]
+    processes: list[TracedProcess] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=REQUEST_ROW))
     paths: list[str] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -128,7 +119,7 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
     """All requests of a job, whose processes have a file each. Raises: LogError."""
     damage, requests, inferred = Damage(), list[_Request](), 0
     received: dict[tuple[str, str], int] = {}
-    found = RecordedRequests(kind="requests", files=tuple(files), processes=[], roots=[])
+    found = RecordedRequests(kind="requests", files=tuple(files))
     for number, path in enumerate(files):
         lines = text_lines(path, damage)
         if next(lines, b"") != MARK.encode():
@@ -161,12 +152,10 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
                     case "R" if any(fields[_FIELDS - 1 :]):
                         inferred += 1
                     case "R":
-                        own.append(_of_fields(number, fields))
-                    case "P" | "#":
-                        pass
+                        own.append(_of_fields(number, fields[: _FIELDS - 1]))
                     case _:
                         damage.lines += 1
-            except (ValueError, IndexError):
+            except (ValueError, IndexError, TypeError):
                 damage.lines += 1
         if not dates:
             raise LogError(f"a log of process {process.pid} has no date: leave it out")
@@ -189,15 +178,10 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
 
 
 def _of_fields(process: int, fields: Sequence[str]) -> _Request:
-    name, path, *texts, source = fields[: _FIELDS - 1]
-    numbers = [int(text) if text else None for text in texts]
-    offset, length, received, size, start_ns, first_ns, end_ns, status, connection, thread, upload, part = numbers
-    if start_ns is None or end_ns is None or thread is None or not 0 <= start_ns <= end_ns:
-        raise ValueError(fields)
-    return _Request(
-        process, thread, name, f"s3://{unquote(path)}", start_ns, end_ns, offset, length, received or 0, size, first_ns,
-        status, connection, upload, part, unquote(source) or None,
-    )  # fmt: skip
+    name, path, *texts, source = fields
+    numbers: list[int | None] = [int(text) if text else None for text in texts]
+    numbers[2] = numbers[2] or 0  # received
+    return _Request(process, name, f"s3://{unquote(path)}", *numbers, unquote(source) or None)  # type: ignore[arg-type]
 
 
 def _date(requests: Sequence[_Request], dates: np.ndarray) -> None:
@@ -208,8 +192,8 @@ def _date(requests: Sequence[_Request], dates: np.ndarray) -> None:
         shift = base + round(float(np.interp(request.start_ns, clock, ahead - base)))
         request.start_ns += shift
         request.end_ns += shift
-        if request.first_byte_ns is not None:
-            request.first_byte_ns += shift
+        if request.first_ns is not None:
+            request.first_ns += shift
 
 
 def read_op_logs(files: Sequence[Path]) -> RecordedRequests:
@@ -217,18 +201,18 @@ def read_op_logs(files: Sequence[Path]) -> RecordedRequests:
     damage, requests, others, ranged = Damage(), list[_Request](), Counter[str](), 0
     clients: dict[tuple[int, str], TracedProcess] = {}
     for trace, path in enumerate(files):
-        columns: dict[str, int] = {}
+        columns: list[str] = []
         for line in text_lines(path, damage):
             fields = line.decode("utf-8", "surrogateescape").split("\t")
             if line.startswith(b"#") or not line:
                 continue
             if not columns:
-                columns = {name: place for place, name in enumerate(fields)}
+                columns = fields
                 if absent := [name for name in _COLUMNS if name not in columns]:
                     raise LogError(f"{path} has no column {absent[0]}: it is not an operation log of s3dlio")
                 continue
             try:
-                of_line = {name: fields[place] for name, place in columns.items()}
+                of_line = {name: fields[place] for place, name in enumerate(columns)}
                 if not of_line["endpoint"].startswith(("s3:", "http:", "https:")):
                     others[of_line["endpoint"].partition("//")[0]] += 1
                     continue
@@ -236,21 +220,14 @@ def read_op_logs(files: Sequence[Path]) -> RecordedRequests:
             except (ValueError, IndexError):
                 damage.lines += 1
                 continue
-            client = clients.get((trace, of_line["client_id"]))
-            if client is None:
-                client = clients[trace, of_line["client_id"]] = TracedProcess(
-                    number=len(clients), pid=0, trace=trace, started_ns=request.start_ns, executed=True
-                )
+            started = TracedProcess(number=len(clients), pid=0, trace=trace, started_ns=request.start_ns, executed=True)
+            client = clients.setdefault((trace, of_line["client_id"]), started)
             client.started_ns = min(client.started_ns, request.start_ns)
             request.process = client.number
             ranged += of_line["op"] == "GET_RANGE"
             requests.append(request)
-    found = RecordedRequests(
-        kind="s3dlio",
-        files=tuple(files),
-        processes=[*clients.values()],
-        roots=[-number for number in range(len(clients))],
-    )
+    found = RecordedRequests(kind="s3dlio", files=tuple(files), processes=[*clients.values()])
+    found.roots = [-number for number in range(len(clients))]
     _fill(found, requests, damage)
     found.warnings += [
         f"{format_counted(count, 'operation')} on {scheme}// left out: only requests to S3 are read"
@@ -265,21 +242,19 @@ def read_op_logs(files: Sequence[Path]) -> RecordedRequests:
 
 
 def _of_columns(fields: dict[str, str]) -> _Request:
-    name, moved = fields["op"], int(fields["bytes"])
-    start_ns, end_ns = _time_ns(fields["start"]), _time_ns(fields["end"])
-    if not 0 <= start_ns <= end_ns or moved < 0:
+    name, moved, failed = fields["op"], int(fields["bytes"]), bool(fields["error"])
+    if moved < 0:
         raise ValueError(fields)
     path = f"s3://{fields['file'].removeprefix('s3://').lstrip('/')}"
     if name == "LIST" and not path.endswith("/"):
         path = path.rpartition("/")[0] + "/"
-    failed = bool(fields["error"])
     return _Request(
-        process=-1, thread=int(fields["thread"]) & _LARGEST_ID, name=_CALLS.get(name, name), path=path,
-        start_ns=start_ns, end_ns=end_ns, offset=None if name == "GET_RANGE" else 0, length=0 if failed else moved,
-        received=moved if name.startswith("GET") else 0,
-        size=moved if name in ("HEAD", "STAT", "GET") and not failed else None,
-        first_byte_ns=_time_ns(fields["first_byte"]) if fields["first_byte"] and name != "PUT" else None,
-        status=0 if failed else None,
+        process=-1, name=_CALLS.get(name, name), path=path, offset=None if name == "GET_RANGE" else 0,
+        length=0 if failed else moved, received=moved if name.startswith("GET") else 0,
+        size=moved if name in ("HEAD", "STAT", "GET") and not failed else None, start_ns=_time_ns(fields["start"]),
+        first_ns=_time_ns(fields["first_byte"]) if fields["first_byte"] and name != "PUT" else None,
+        end_ns=_time_ns(fields["end"]), status=0 if failed else None, connection=None,
+        thread=int(fields["thread"]) & _LARGEST_ID,
     )  # fmt: skip
 
 
@@ -305,7 +280,7 @@ def _fill(found: RecordedRequests, requests: list[_Request], damage: Damage) -> 
     for each in requests:
         if id(each) in deletions:
             continue
-        op, path, end_ns, other = _OP_OF_CALL[each.name], each.path, each.end_ns, UNKNOWN
+        op, path, end_ns, other = OPS.index(_OP_OF_CALL[each.name]), each.path, each.end_ns, UNKNOWN
         if each.name == "CopyObject":
             if id(each) not in renames:
                 left_out[each.name] += 1
@@ -317,7 +292,7 @@ def _fill(found: RecordedRequests, requests: list[_Request], damage: Damage) -> 
         length = (each.length or 0) if moves and status < LEAST_REFUSED else 0
         offset = _known(each.offset) if moves else UNKNOWN
         found.sizes[file] = max(found.sizes.get(file, 0), each.size or 0, offset + length if length else 0)
-        first_ns = UNKNOWN if each.first_byte_ns is None else each.first_byte_ns - each.start_ns
+        first_ns = UNKNOWN if each.first_ns is None else each.first_ns - each.start_ns
         rows.append(
             (each.process, each.thread, file, op, offset, length, each.start_ns, end_ns, first_ns,
              status, _known(each.connection), other, each.received)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -28,9 +28,8 @@ from dxt_replay.profiler_merge.tracers.calls import (
     OpenFile,
     PathNumbers,
 )
-from dxt_replay.profiler_merge.tracers.processes import rank_processes
 from dxt_replay.profiler_merge.tracers.text import Damage, text_lines
-from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
+from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, rank_processes
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import without_dots
 from dxt_replay.traces.schema import READ, WRITE
@@ -49,7 +48,8 @@ _LINE = re.compile(
 _ANY_CALL = re.compile(rb"(?:\[pid +\d+\] +|\d+ +)?(?:[\d:.]+ )?(?:\w+\(|<\.\.\. \w+ resumed>).*")
 """Also without a time, or with a time of the day."""
 _ENDED = re.compile(rb"(?:\[pid +(\d+)\] +|(\d+) +)?[\d.]+ \+\+\+ ")
-_SIGNAL = re.compile(rb"(?:\[pid +\d+\] +|\d+ +)?[\d.]* ?--- ")
+_NO_CALL = re.compile(rb"\s*\Z|(?:\[pid +\d+\] +|\d+ +)?[\d.]* ?--- |strace: ")
+"""An empty line, a signal, a message."""
 _TAIL = re.compile(
     rb"(.*)\) += (0x[0-9a-f]{1,16}|-?\d{1,18}|\?)(?:<((?:[^>\\]|\\.)*)>)?(.*?)(?: <(\d{1,8})\.(\d{1,9})>)?", re.DOTALL
 )
@@ -65,7 +65,7 @@ _DESCRIPTOR = re.compile(rb"\s*(\d+)<((?:[^>\\]|\\.)*)>(\(deleted\))?")
 _DEVICE = re.compile(rb"<(char|block) [\d:]+\Z")
 """Suffix of a path with -yy, up to the first bracket; a bracket in the path itself is escaped."""
 _NUMBER = re.compile(rb"\s*(\d+)")
-_FOLDER = re.compile(rb"\s*(?:AT_FDCWD|\d+)<((?:[^>\\]|\\.)*)>(?:\(deleted\))?,\s*")
+_FOLDER = re.compile(rb"\s*(AT_FDCWD|\d+)<((?:[^>\\]|\\.)*)>(?:\(deleted\))?,\s*")
 _TEXT = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"')
 _SIZE = re.compile(rb"(?:st|stx)_size=(\d+)")
 _REGULAR = re.compile(rb"(?:st|stx)_mode=S_IFREG")
@@ -86,13 +86,15 @@ _OF_DESCRIPTORS = ("move", "move_at", "close", "seek", "sync", "change")
 _BIRTH_FLAGS = re.compile(rb"flags=([A-Z_|]+)")
 _LAST_STREAM = 2
 """Standard error: the last of the descriptors with which a program is started."""
-_STANDARD_STREAM = OpenFile(UNKNOWN, UNKNOWN, owner=-1)
+_STREAM = OpenFile(UNKNOWN, UNKNOWN, owner=-1)
 """Marks a descriptor with which the job was started as standard input, output or error: it is no storage."""
+_Births = Mapping[int, deque[tuple[int, bool, bool]]]
 
 
 class _Call(NamedTuple):
-    """A completed system call. tid: from the line or the file's name. name: without its number or version. path: of
-    the descriptor that is the result. timed: whether its duration was recorded."""
+    """A completed system call. path: of the descriptor that is the result. timed: whether its duration was recorded.
+
+    The end of a thread is a call without a name."""
 
     tid: int
     name: bytes
@@ -130,21 +132,20 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
     damage = Damage()
     reader = _Reader(PathNumbers(exclude, include))
     traces = _traces(files)
-    unfollowed, first_ns, last_ns = 0, 0, 0
+    unfollowed, times = 0, (0, 0)
     for number, trace in enumerate(traces):
         reader.begin_trace(number, _births(trace))
         made = sum(map(len, reader.births.values()))
-        readers = [_LineReader(tid) for _, tid in trace]
-        streams = [each.calls(path, damage) for each, (path, _) in zip(readers, trace, strict=True)]
-        for call in streams[0] if len(streams) == 1 else _by_return(streams):
+        streams = [_Calls(text_lines(path, damage), tid, damage) for path, tid in trace]
+        # -ff: the calls of the files of threads in the order of their returns.
+        of_files = [(call for call in stream if call.name) for stream in streams]
+        for call in streams[0] if len(streams) == 1 else heapq.merge(*of_files, key=attrgetter("end_ns")):
             try:
                 reader.take(call)
             except (ValueError, IndexError):
                 damage.lines += 1
-        for each in readers:
-            damage.lines += each.damaged
-            first_ns = min(first_ns or each.first_ns, each.first_ns or first_ns)
-            last_ns = max(last_ns, each.last_ns)
+        for each in streams:
+            times = min(times[0] or each.first_ns, each.first_ns or times[0]), max(times[1], each.last_ns)
         unfollowed += 0 if reader.followed else made
     if not reader.processes:
         raise LogError(f"{files[0]} holds no system call that could be used: {_RECORD}")
@@ -154,8 +155,8 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
     return TracedJob(
         files=tuple(files),
         ranks=ranks,
-        start_ns=first_ns,
-        end_ns=last_ns,
+        start_ns=times[0],
+        end_ns=times[1],
         clock_ns=CLOCK_NS,
         rows=effects.rows,
         paths=paths.paths,
@@ -170,12 +171,6 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
         suspect=effects.suspect,
         warnings=(*damage.warnings(), *notes, *paths.warnings(), *reader.warnings(unfollowed), *effects.warnings()),
     )
-
-
-def _by_return(streams: Sequence[Iterator[_Call | int]]) -> Iterator[_Call]:
-    """The calls of the files of threads in the order of their returns."""
-    calls = [(call for call in stream if isinstance(call, _Call)) for stream in streams]
-    return heapq.merge(*calls, key=attrgetter("end_ns"))
 
 
 def _traces(files: Sequence[Path]) -> list[list[tuple[Path, int]]]:
@@ -220,39 +215,35 @@ def _checked(path: Path) -> bool | None:
     return found
 
 
-class _LineReader:
-    """Turns the lines of a file into calls: joins both halves of interrupted calls, skips those without an effect.
+class _Calls:
+    """The calls of a file in the order of their returns, and the ends of threads: joins both halves of interrupted
+    calls, skips those without an effect. `tid`: thread of lines that name none. Counts damaged lines."""
 
-    `tid`: thread of lines that name none. Counts damaged lines.
-    """
-
-    def __init__(self, tid: int) -> None:
-        self._tid = tid
+    def __init__(self, lines: Iterable[bytes], tid: int, damage: Damage) -> None:
+        self._lines, self._tid, self._damage = lines, tid, damage
         self._open: dict[int, tuple[bytes, int, bytes]] = {}
-        self.damaged = self.first_ns = self.last_ns = 0
+        self.first_ns = self.last_ns = 0
 
-    def calls(self, path: Path, damage: Damage) -> Iterator[_Call | int]:
-        """The calls in the order of their returns, and the ids of threads that ended. Raises: LogError."""
-        return (call for line in text_lines(path, damage) if (call := self.call(line)) is not None)
+    def __iter__(self) -> Iterator[_Call]:
+        return (call for line in self._lines if (call := self._call(line)) is not None)
 
-    def call(self, line: bytes) -> _Call | int | None:
+    def _call(self, line: bytes) -> _Call | None:
         found = _LINE.fullmatch(line)
         if found is None:
             ended = _ENDED.match(line)
             if ended is not None:
-                return int(ended[1] or ended[2] or self._tid)
-            self.damaged += bool(line.strip() and not _SIGNAL.match(line) and not line.startswith(b"strace: "))
+                return _Call(int(ended[1] or ended[2] or self._tid), b"", b"", 0, None, 0, 0, False)
+            self._damage.lines += _NO_CALL.match(line) is None
             return None
         before, after, seconds, fraction, name, resumed, rest = found.groups()
         tid = int(before or after or self._tid)
         start_ns = self.last_ns = int(seconds + fraction) * _SCALE[len(fraction)]
-        if not self.first_ns:
-            self.first_ns = start_ns
+        self.first_ns = self.first_ns or start_ns
         if resumed is not None:
             name = resumed
             began = self._open.pop(tid, None)
             if began is None or began[0] != name:  # it began before the trace, or before a lost stretch
-                self.damaged += began is not None and name in _WANTED
+                self._damage.lines += began is not None and name in _WANTED
                 return None
             _, start_ns, first = began
             rest = first + rest
@@ -263,7 +254,7 @@ class _LineReader:
             return None
         tail = _TAIL.fullmatch(rest)
         if tail is None:
-            self.damaged += 1
+            self._damage.lines += 1
             return None
         arguments, result, path, _, seconds, fraction = tail.groups()
         if result == b"?":
@@ -273,17 +264,14 @@ class _LineReader:
         return _Call(tid, name, arguments, value, path, start_ns, end_ns, seconds is not None)
 
 
-def _births(trace: Sequence[tuple[Path, int]]) -> dict[int, deque[tuple[int, bool, bool]]]:
+def _births(trace: Sequence[tuple[Path, int]]) -> _Births:
     """Child -> its births in order, since an id can be reused: parent, whether it shares the table of descriptors, and
     whether it is a thread of the same process. The child's first call may come before the return of the clone."""
     births: dict[int, deque[tuple[int, bool, bool]]] = defaultdict(deque)
     for path, tid in trace:
-        reader = _LineReader(tid)
-        for line in text_lines(path, Damage()):
-            if b"clone" not in line and b"fork" not in line:
-                continue
-            call = reader.call(line)
-            if isinstance(call, _Call) and call.name in _BIRTHS and call.result > 0:
+        lines = (line for line in text_lines(path, Damage()) if b"clone" in line or b"fork" in line)
+        for call in _Calls(lines, tid, Damage()):
+            if call.name in _BIRTHS and call.result > 0:
                 found = _BIRTH_FLAGS.search(call.arguments)
                 flags = found[1].split(b"|") if found else []
                 is_thread = b"CLONE_THREAD" in flags
@@ -306,7 +294,7 @@ class _Reader:
         self._numbers: dict[bytes, int] = {}
         self._renamed: set[int] = set()
 
-    def begin_trace(self, number: int, births: dict[int, deque[tuple[int, bool, bool]]]) -> None:
+    def begin_trace(self, number: int, births: _Births) -> None:
         self._trace, self.births, self.followed = number, births, False
         self._alive: dict[int, _Task] = {}
         self._attached: _Task | None = None
@@ -325,24 +313,20 @@ class _Reader:
             found.append("the trace has no lseek: if -e trace= left it out, offsets are wrong behind each seek")
         return found
 
-    def take(self, call: _Call | int) -> None:
-        """Apply a call, or the end of a thread: its id may be reused. Calls come in the order of their returns."""
-        if isinstance(call, int):
-            self.followed = self.followed or call in self.births
-            self._alive.pop(call, None)
+    def take(self, call: _Call) -> None:
+        """Apply a call, or the end of a thread, whose id may be reused. Raises: ValueError, IndexError for damage."""
+        self.followed = self.followed or call.tid in self.births
+        if not call.name:
+            self._alive.pop(call.tid, None)
             return
         self._timed = self._timed or call.timed
-        task = self._alive.get(call.tid)
-        self.followed = self.followed or call.tid in self.births
-        if task is None:
-            task = self._begin(call.tid, call)
+        task = self._alive.get(call.tid) or self._begin(call.tid, call)
         self._seen.add(call.name)
-        if call.name in _BIRTHS:
-            # The new thread gets the current state of its parent, unless it was seen already.
-            if call.result > 0 and call.result not in self._alive and self.births.get(call.result):
-                self._begin(call.result, call)
-        elif call.result >= 0:
-            self._apply(task, call, *_EFFECTS[call.name])
+        if call.name not in _BIRTHS:
+            if call.result >= 0:
+                self._apply(task, call, *_EFFECTS[call.name])
+        elif call.result > 0 and call.result not in self._alive and self.births.get(call.result):
+            self._begin(call.result, call)  # with the current state of its parent, unless it was seen already
 
     def _begin(self, tid: int, call: _Call) -> _Task:
         """The thread begins: one that another made, a traced command, or one of a process to which strace attached."""
@@ -363,11 +347,10 @@ class _Reader:
                 exe="" if above is None else above.exe, attached=attaches,
             )  # fmt: skip
             self.processes.append(process)
-        task = _Task(len(self.tids), process, descriptors, b"" if parent is None else parent.cwd)
+        task = self._alive[tid] = _Task(len(self.tids), process, descriptors, b"" if parent is None else parent.cwd)
         if attaches and self._attached is None:
             self._attached = task
         self.tids.append(tid)
-        self._alive[tid] = task
         return task
 
     # The file of a descriptor or a name.
@@ -379,7 +362,7 @@ class _Reader:
             path = _unescaped(shown).removesuffix(b" (deleted)")
             number = self._numbers[shown] = NOT_KEPT if _DEVICE.search(shown) else self.paths.number(path)
         elif number == NOT_KEPT:
-            self.paths.number(_unescaped(shown))
+            self.paths.number(_unescaped(shown).removesuffix(b" (deleted)"))  # counts it
         return number
 
     def _opened(self, task: _Task, arguments: bytes) -> OpenFile | None:
@@ -390,9 +373,9 @@ class _Reader:
         descriptor = int(found[1])
         if descriptor <= _LAST_STREAM:
             # The job did not open this: it was started with it, by a shell that may have put a file there.
-            task.descriptors.setdefault(descriptor, _STANDARD_STREAM)
+            task.descriptors.setdefault(descriptor, _STREAM)
         opened = task.descriptors.get(descriptor)
-        number = NOT_KEPT if opened is _STANDARD_STREAM else self._number(found[2])
+        number = NOT_KEPT if opened is _STREAM else self._number(found[2])
         if number == NOT_KEPT:
             return None
         if opened is None or (opened.file != number and number not in self._renamed):
@@ -404,7 +387,7 @@ class _Reader:
     def _named(self, task: _Task, arguments: bytes, start: int = 0) -> tuple[int, int]:
         """The file in a name argument, which a folder may precede, and the index behind the name."""
         folder = _FOLDER.match(arguments, start)
-        base = task.cwd if folder is None else _unescaped(folder[1])
+        base = task.cwd if folder is None else _unescaped(folder[2])
         text = _TEXT.match(arguments, start if folder is None else folder.end())
         if text is None:
             return NOT_KEPT, start
@@ -412,7 +395,7 @@ class _Reader:
         if not name and folder is not None:
             opened = self._opened(task, arguments[start:])
             return (NOT_KEPT if opened is None else opened.file), text.end()
-        if folder is not None and b"AT_FDCWD" in arguments[start : folder.start(1)]:
+        if folder is not None and folder[1] == b"AT_FDCWD":
             task.cwd = base
         path = _joined(base, name)
         return (self.paths.number(path) if path else NOT_KEPT), text.end()
@@ -424,16 +407,14 @@ class _Reader:
         arguments, result, effects = call.arguments, call.result, self.effects
         at = At(task.process, task.number, call.start_ns, call.end_ns)
         opened = self._opened(task, arguments) if effect in _OF_DESCRIPTORS else None
-        if opened is None and effect in ("move", "move_at"):
-            self._count_stream(task, arguments, result)
         match effect:
-            case "move" if opened is not None:
-                effects.move(at, opened, what, result)
-            case "move":
-                self._note_socket(arguments, result if what == READ else 0)
-            case "move_at" if opened is not None:
+            case "move" | "move_at" if opened is not None:
                 place = _OFFSET_PLACE.get(call.name, -1)
-                effects.move(at, opened, what, result, int(arguments.rsplit(b",", -place)[place]))
+                offset = UNKNOWN if effect == "move" else int(arguments.rsplit(b",", -place)[place])
+                effects.move(at, opened, what, result, offset)
+            case "move" | "move_at":
+                self._count_stream(task, arguments, result)
+                self._note_socket(arguments, result if what == READ else 0)
             case "open":
                 self._open(task, call, at)
             case "close":
@@ -454,12 +435,17 @@ class _Reader:
                     effects.mapped.add(mapped.file)
             case "receive" if b"MSG_PEEK" not in arguments:  # peeked data are received again later
                 self._note_socket(arguments, result)
-            case "dup":
-                self._dup(task, call)
-            case "fcntl" if b"F_DUPFD" in arguments:
-                self._dup(task, call)
             case "fcntl" if b"F_SETFL" in arguments and (changed := self._opened(task, arguments)):
                 changed.append = b"O_APPEND" in arguments
+            case "dup" | "fcntl" if effect == "dup" or b"F_DUPFD" in arguments:
+                copied = self._opened(task, arguments)
+                if self._is_stream(task, arguments):
+                    task.descriptors[result] = _STREAM
+                elif copied is None:
+                    task.descriptors.pop(result, None)
+                else:
+                    task.descriptors[result] = copied
+                    copied.descriptors += task.process.number == copied.owner
             case "sync" if opened is not None:
                 effects.add(at, SYNC, opened.file)
             case "advise" if arguments.endswith(b"POSIX_FADV_SEQUENTIAL") and (read := self._opened(task, arguments)):
@@ -509,16 +495,6 @@ class _Reader:
         else:
             task.descriptors[call.result] = self.effects.open(at, number, names)
 
-    def _dup(self, task: _Task, call: _Call) -> None:
-        opened = self._opened(task, call.arguments)
-        if _is_stream(task, call.arguments):
-            task.descriptors[call.result] = _STANDARD_STREAM
-        elif opened is None:
-            task.descriptors.pop(call.result, None)
-        else:
-            task.descriptors[call.result] = opened
-            opened.descriptors += task.process.number == opened.owner
-
     def _stat(self, task: _Task, call: _Call, at: At) -> None:
         if not _REGULAR.search(call.arguments):
             found = _NUMBER.match(call.arguments)
@@ -528,8 +504,7 @@ class _Reader:
         opened = self._opened(task, call.arguments) if call.name.startswith(b"fstat") else None
         number = self._named(task, call.arguments)[0] if opened is None else opened.file
         if number != NOT_KEPT:
-            size = _SIZE.search(call.arguments)
-            if size is not None:
+            if (size := _SIZE.search(call.arguments)) is not None:
                 self.effects.resize(number, int(size[1]))
             self.effects.add(at, STAT, number)
 
@@ -543,8 +518,13 @@ class _Reader:
         offset = UNKNOWN if own is None or own[2] is None else int(own[2])
         self.effects.move(at, opened, op, call.result, offset)
 
+    def _is_stream(self, task: _Task, arguments: bytes) -> bool:
+        """Whether the descriptor in the first argument is a standard stream; call after `_opened`."""
+        found = _NUMBER.match(arguments)
+        return found is not None and task.descriptors.get(int(found[1])) is _STREAM
+
     def _count_stream(self, task: _Task, arguments: bytes, moved: int) -> None:
-        if _is_stream(task, arguments):
+        if self._is_stream(task, arguments):
             self._streams.add(1, moved)
 
     def _note_socket(self, arguments: bytes, received: int) -> None:
@@ -572,26 +552,17 @@ def _received(sockets: Mapping[bytes, int]) -> tuple[dict[str, int], int]:
     return dict(sorted(peers.items())), of_unknown
 
 
-def _is_stream(task: _Task, arguments: bytes) -> bool:
-    """Whether the descriptor in the first argument is a standard stream; call after `_opened`."""
-    found = _NUMBER.match(arguments)
-    return found is not None and task.descriptors.get(int(found[1])) is _STANDARD_STREAM
-
-
 def _joined(folder: bytes, name: bytes) -> bytes:
     """An absolute path without `.` and `..`; b"" if the folder is needed and unknown."""
-    if not name.startswith(b"/"):
-        if not folder.startswith(b"/"):
-            return b""
-        name = folder + b"/" + name
-    return without_dots(name)
+    path = name if name.startswith(b"/") else folder + b"/" + name
+    return without_dots(path) if name.startswith(b"/") or folder.startswith(b"/") else b""
 
 
 def _unescaped(text: bytes) -> bytes:
     """The bytes that a quoted text or a path of strace stands for."""
-    return _ESCAPE.sub(_byte, text) if b"\\" in text else text
 
+    def byte(match: re.Match[bytes]) -> bytes:
+        found = match[1]
+        return bytes([int(found, 8) & 255]) if found[:1].isdigit() else _LETTERS.get(found, found)
 
-def _byte(match: re.Match[bytes]) -> bytes:
-    found = match[1]
-    return bytes([int(found, 8) & 255]) if found[:1].isdigit() else _LETTERS.get(found, found)
+    return _ESCAPE.sub(byte, text) if b"\\" in text else text

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
-_BLOCK_BYTES = 1 << 20
-_LONGEST_LINE = 1 << 20
+_BLOCK_BYTES = _LONGEST_LINE = 1 << 20
 
 
 @dataclass(slots=True)
 class Damage:
-    """Parts of the files that could not be used.
-
-    `lines`: number of damaged ones. File names: `cut` end too early; `damaged` have compressed data that do not match
-    their checksum, which follows the data."""
+    """Number of damaged lines, and names of files that end too early (`cut`) or whose compressed data do not match
+    their checksum, which follows the data (`damaged`)."""
 
     lines: int = 0
-    cut: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
+    cut: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
     def warnings(self) -> list[str]:
         """One sentence for each kind of damage."""
@@ -49,17 +46,13 @@ def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
         with path.open("rb") as file:
             try:
                 for block in unpacked_blocks(file, _BLOCK_BYTES):
-                    lines = (rest + block).split(b"\n")
-                    rest = lines.pop()
+                    *lines, rest = (rest + block).split(b"\n")
                     yield from lines
                     if len(rest) > _LONGEST_LINE:
                         damage.lines += 1
                         rest = b""
             except EOFError as error:
-                if isinstance(error.__cause__, zlib.error):
-                    damage.damaged = (*damage.damaged, path.name)
-                else:
-                    damage.cut = (*damage.cut, path.name)
+                (damage.damaged if isinstance(error.__cause__, zlib.error) else damage.cut).append(path.name)
             if rest:
                 yield rest
     except ExpansionError as error:

@@ -1,61 +1,52 @@
-"""The interface of all tracers that recorded operations: what the reader of a trace returns, and a merge uses."""
+"""What the reader of a trace returns: a job's operations, the processes that are its ranks, what is not shown."""
 
 from __future__ import annotations
 
-import os
+import re
 import tempfile
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_process
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.traces.unseen import recording_of
 
 TRACED_ROW = np.dtype(
-    [
-        ("process", np.int32),
-        ("thread", np.int32),
-        ("file", np.int32),
-        ("op", np.int8),
-        ("api", np.int8),
-        ("offset", np.int64),
-        ("length", np.int64),
-        ("start_ns", np.int64),
-        ("end_ns", np.int64),
-        ("other_file", np.int32),
-        ("open_flags", np.int16),
-    ]
+    [(name, np.int32) for name in ("process", "thread", "file", "other_file")]
+    + [(name, np.int64) for name in ("offset", "length", "start_ns", "end_ns")]
+    + [("op", np.int8), ("api", np.int8), ("open_flags", np.int16)]
 )
 """One operation. `process`, `thread`, `file`: numbers that the reader assigns. `other_file`: number of a rename's new
 name, else -1. `open_flags`: -1 where they are not known. Times are CLOCK_REALTIME; the rest is as in
 `traces.schema.OPS_SCHEMA`."""
 
-_BLOCK_ROWS = 1 << 16
-_MOST = 1 << 62
+MOST = 1 << 62
 """Limit that all offsets, lengths and times stay below."""
+_BLOCK_ROWS = 1 << 16
+
+_LAUNCHER = re.compile(
+    r"(mpiexec|mpirun|orterun|orted|prterun|prted|prun|srun|jsrun|aprun|hydra_\w+|pmi_proxy|slurmstepd|palsd|torchrun"
+    r"|horovodrun|accelerate|deepspeed)([.\-]\w+)?"
+)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)|[-_.](\d+)[-_]of[-_]\d+", re.IGNORECASE)
 
 
 class TracedRows:
-    """Takes operations one at a time, in the order of a trace, and returns those of processes.
-
-    One block of rows is in memory; the others are in a temporary file without a name, which ends with the object.
-    """
+    """Takes operations in the order of a trace; one block of them is in memory, the others are in an unnamed file."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the object)
         self._pending: list[tuple[int, ...]] = []
-        self._pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self._bytes = 0
         self._flushed = 0
+        self._by_process: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(self, row: tuple[int, ...]) -> int:
-        """Keep one operation; values in the order of TRACED_ROW. Returns its number.
-
-        Raises: ValueError for an impossible one."""
-        if not (-1 <= row[5] < _MOST and 0 <= row[6] < _MOST and 0 <= row[7] <= row[8] < _MOST):
+        """Keep an operation (TRACED_ROW). Returns its number. Raises: ValueError for an impossible one."""
+        if not (-1 <= row[4] < MOST and 0 <= row[5] < MOST and 0 <= row[6] <= row[7] < MOST):
             raise ValueError(row)
         if len(self._pending) >= _BLOCK_ROWS:
             self._flush()
@@ -72,30 +63,22 @@ class TracedRows:
     def of_processes(self, processes: Collection[int]) -> np.ndarray:
         """All operations of these processes as TRACED_ROW (n,), by start, the longest first where several start."""
         self._flush()
-        places = sorted(place for process in processes for place in self._pieces.get(process, ()))
-        rows = np.empty(sum(size for _, size in places) // TRACED_ROW.itemsize, dtype=TRACED_ROW)
-        bytes_of_rows, filled = rows.view(np.uint8).data, 0
-        for at, size in places:
-            os.preadv(self._file.fileno(), [bytes_of_rows[filled : filled + size]], at)
-            filled += size
+        if not self._flushed:
+            return np.empty(0, dtype=TRACED_ROW)
+        rows = np.memmap(self._file, dtype=TRACED_ROW, mode="r", shape=(self._flushed,))
+        if self._by_process is None:
+            order = np.argsort(rows["process"], kind="stable")
+            self._by_process = order, rows["process"][order]
+        order, process = self._by_process
+        cuts = [slice(*np.searchsorted(process, (each, each + 1))) for each in processes]
+        found = rows[np.sort(np.concatenate([order[cut] for cut in cuts]))]
         # The sort is stable, so rows with equal times stay in the order of the trace.
-        order = np.lexsort((-rows["end_ns"], rows["start_ns"]))
-        return rows if bool((order[1:] > order[:-1]).all()) else rows[order]
+        return np.asarray(found[np.lexsort((-found["end_ns"], found["start_ns"]))])
 
     def _flush(self) -> None:
-        if not self._pending:
-            return
-        rows = np.array(self._pending, dtype=TRACED_ROW)
+        np.array(self._pending, dtype=TRACED_ROW).tofile(self._file)
         self._flushed += len(self._pending)
         self._pending.clear()
-        rows = rows[np.argsort(rows["process"], kind="stable")]
-        self._file.write(rows.tobytes())
-        self._file.flush()
-        cuts = [0, *(np.flatnonzero(np.diff(rows["process"])) + 1).tolist(), len(rows)]
-        for first, last in pairwise(cuts):
-            size = (last - first) * TRACED_ROW.itemsize
-            self._pieces[int(rows["process"][first])].append((self._bytes + first * TRACED_ROW.itemsize, size))
-        self._bytes += len(rows) * TRACED_ROW.itemsize
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -152,7 +135,7 @@ class TracedJob:
     left_out: files of `paths` without a kept operation, such as folders of others.
     spans: of a rank, in CLOCK_REALTIME, if the program was annotated.
     complete: whether the trace surely holds all I/O.
-    tids: the kernel's id of each thread, by the number that `rows` gives it; below 1 if the trace does not say it.
+    tids: the kernel's id of each thread, by its number in the rows; below 1 if the trace does not say it.
     """
 
     files: tuple[Path, ...]
@@ -197,3 +180,91 @@ class TracedJob:
         lane[order] = np.arange(len(threads), dtype=np.int32)
         rows["thread"] = lane[of_row.reshape(-1)]
         return rows, [(processes[own[each]], self.tids[threads[each]]) for each in order.tolist()]
+
+
+# A trace has only the tree of processes. Each traced command is a rank, together with its descendants. If it starts
+# ranks itself (mpiexec, torchrun), the programs below the launcher are the ranks.
+
+
+def rank_processes(
+    processes: Sequence[TracedProcess], names: Sequence[Path]
+) -> tuple[tuple[TracedRank, ...], list[str]]:
+    """The ranks in order, and warnings. `names`: the first file of each trace, by `TracedProcess.trace`.
+
+    The processes of a recording that marked a training loop are its ranks, if there are several, and have the ranks in
+    their marks. Else the order is that of the rank numbers in the trace; without them, of `rank0`, `0-of-8` ... in the
+    file names; without those, of the starts.
+    """
+    folders = dict.fromkeys(filter(None, map(recording_of, names)))
+    marks = [read_process(files[0]) for each in folders for files in ranks_of(sorted(each.glob("profile/*.marks")))]
+    loops = {each.pid: each.rank if each.rank >= 0 else None for each in marks}
+    marked = [process for process in processes if process.pid in loops]
+    children: dict[int, list[TracedProcess]] = {process.number: [] for process in processes}
+    for process in processes:
+        if process.parent is not None:
+            children[process.parent.number].append(process)
+
+    def tree(first: TracedProcess) -> list[TracedProcess]:
+        """A process and all below it, by start."""
+        found = [first]
+        for process in found:
+            found += children[process.number]
+        return [first, *sorted(found[1:], key=lambda process: (process.started_ns, process.number))]
+
+    firsts = marked
+    if len(marked) < 2:
+        firsts = []
+        for root in processes:
+            firsts += [] if root.parent is not None else _below_launchers(tree(root), tree)
+    firsts.sort(key=lambda process: (process.started_ns, process.pid))
+    numbers = [loops[process.pid] if len(marked) > 1 else process.rank for process in firsts]
+    if None in numbers:
+        found = [_RANK_IN_NAME.search(names[process.trace].name) for process in firsts]
+        numbers = [int(each[1] or each[2]) if each else None for each in found]
+    known = [number for number in numbers if number is not None]
+    is_numbered = len(set(known)) == len(firsts)
+    if is_numbered:
+        firsts = [firsts[place] for place in sorted(range(len(firsts)), key=known.__getitem__)]
+    ranks = tuple(TracedRank(processes=tuple(tree(first))) for first in firsts)
+
+    warnings = []
+    kept = {process.number for rank in ranks for process in rank.processes}
+    lost = sum(process.operations for process in processes if process.number not in kept)
+    if lost:
+        warnings.append(f"{lost} operations of launchers, and of programs beside the ranks, are left out")
+    if is_numbered and sorted(known) != list(range(len(ranks))):
+        shown = ", ".join(map(str, sorted(known)[:8])) + (" ..." if len(known) > 8 else "")
+        warnings.append(
+            f"there are traces of rank {shown} alone: they become ranks 0 to {len(ranks) - 1} of the capture, which "
+            "lacks the other ranks"
+        )
+    if len(ranks) > 1 and not is_numbered:
+        warnings.append(
+            "the trace does not number its ranks, so they are numbered by start time. Put rank0, rank1 ... into the "
+            "names of the files to number them"
+        )
+    return ranks, warnings
+
+
+def _below_launchers(
+    processes: list[TracedProcess], tree: Callable[[TracedProcess], list[TracedProcess]]
+) -> list[TracedProcess]:
+    """The ranks below the launchers of a tree: of the first programs below each, those of the program that works most.
+    The root alone if the tree has no launcher."""
+
+    def launches(process: TracedProcess) -> bool:
+        return process.executed and _LAUNCHER.fullmatch(PurePosixPath(process.exe).name) is not None
+
+    if not any(map(launches, processes)):
+        return processes[:1]
+    found = []
+    for process in processes:
+        above = process.parent
+        while above is not None and not above.executed:
+            above = above.parent
+        if process.executed and not launches(process) and above is not None and launches(above):
+            found.append(process)
+    work: Counter[str] = Counter()
+    for process in found:
+        work[process.exe] += 1 + sum(each.operations for each in tree(process))
+    return [process for process in found if process.exe == work.most_common(1)[0][0]]
