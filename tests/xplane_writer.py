@@ -121,3 +121,18 @@ def profile(lines: Iterable[Line], start_ns: int | None = START_NS, stop_ns: int
         stats = {"profile_start_time": start_ns, "profile_stop_time": stop_ns or start_ns + 10_000_000_000}
         planes.append(plane("Task Environment", stats=stats))
     return space(planes)
+
+
+def small_profile() -> bytes:
+    """Two threads, six kinds of stat, a name that is not UTF-8."""
+    stats: Mapping[str, Value] = {"name": "ds", "filename": b"/x\xff", "cost": 0.5}
+    events = tuple(
+        Event(
+            name=f"op{i % 3}:MatMul",
+            start_ns=1_000 * i,
+            duration_ns=500,
+            stats={"step_num": i, "id": (1 << 63) + i, **stats} if i % 2 else {},
+        )
+        for i in range(6)
+    )
+    return profile([Line(id=-5, name="python", events=events), Line(id=7 << 40, name="tf_Compute/7", events=events)])

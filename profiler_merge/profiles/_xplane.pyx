@@ -1,8 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The compiled XPlane core: protobuf wire bytes in, NumPy columns out; no policy.
 
-`tests/xplane_oracle.py` is its specification.
-
 Every read is checked against the end of the enclosing message, so damaged bytes end in DamageError("... at byte N").
 A field whose number is beyond those of its message is one of a later version: it is skipped and counted. Any other
 field that the format lacks is damage: a flipped tag must not silently drop an event. Field numbers are those of

@@ -8,7 +8,6 @@ import importlib
 import os
 import pickle
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -18,8 +17,12 @@ from typing import Any
 
 from dxt_replay.replay.commands.main import EXIT_INTERRUPTED, HOMES
 from dxt_replay.traces.samples import sample
-from tests.fuzz.campaign import Campaign, Tally
+from tests.fuzz.campaign import Campaign
 from tests.fuzz.targets import TARGETS
+
+COLUMNS = ("reader", "inputs", "accepted", "refused", "checksum", "commands", "slowest", "memory", "found")
+"""Of the table in docs/trust.md. `checksum`: inputs with a changed byte that a checksum covers. `commands`: those that
+went through a whole command."""
 
 
 def main() -> int:
@@ -36,8 +39,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as scratch:
             place_sound_inputs(Path(scratch))
-            if options.bombs:
-                return run_bombs(Path(scratch))
+            print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|", flush=True)
             return run_campaigns(options, Path(scratch))
     except KeyboardInterrupt:
         print("interrupted: the readers above are done, the one after them is not", file=sys.stderr)
@@ -55,80 +57,49 @@ def place_sound_inputs(scratch: Path) -> None:
 
 
 def run_campaigns(options: argparse.Namespace, scratch: Path) -> int:
-    """One campaign for each target, one after the other."""
-    from tests.fuzz.seeds import seeds
+    """One campaign for each target or bomb, one after the other."""
+    from tests.fuzz.seeds import bombs, seeds
 
-    print(HEAD, flush=True)
     found = 0
-    for name in options.target or TARGETS:
-        pool = in_child(lambda name=name: seeds(name, options.seeds))
+    given = in_child(bombs) if options.bombs else {name: (name, None) for name in options.target or TARGETS}
+    for title, (name, files) in given.items():
+        pool = in_child(lambda name=name: seeds(name, options.seeds)) if files is None else [files]
         campaign = Campaign(TARGETS[name], pool, scratch, options.seed)
         end = time.monotonic() + options.seconds
-        campaign.run(options.count if not options.seconds else len(pool))
+        if files is not None:
+            campaign.try_all(pool)
+        else:
+            campaign.run(options.count if not options.seconds else len(pool))
         while options.seconds and time.monotonic() < end:
             campaign.run(200)
-        print(row(name, campaign.tally), flush=True)
-        for finding in campaign.findings.values():
+        tally = campaign.tally
+        counts = (tally.inputs, tally.accepted, tally.refused, tally.sealed, tally.commands)
+        costs = (f"{tally.slowest_s:.1f} s", f"{tally.most_bytes / 2**20:.0f} MiB", f"{tally.findings.total()}")
+        print(f"| {' | '.join((title, *(f'{count:,}' for count in counts), *costs))} |", flush=True)
+        for what, where, command, of_finding in campaign.findings.values():
             found += 1
-            print(f"  {finding.what} | {finding.where} | {finding.command}", flush=True)
-            if options.save is not None:
-                _save(options.save / name, finding.files, finding.what + finding.where)
+            print(f"  {what} | {where} | {command}", flush=True)
+            folder = hashlib.sha256((what + where).encode()).hexdigest()[:8]
+            for path, data in of_finding.items() if options.save is not None else ():
+                to = options.save / name / folder / path
+                to.parent.mkdir(parents=True, exist_ok=True)
+                to.write_bytes(data)
     return 1 if found else 0
-
-
-def run_bombs(scratch: Path) -> int:
-    """Each decompression bomb through the reader and a command."""
-    from tests.fuzz.seeds import bombs
-
-    print(HEAD, flush=True)
-    found = 0
-    for title, (name, files) in in_child(bombs).items():
-        campaign = Campaign(TARGETS[name], [files], scratch)
-        campaign.try_all([files])
-        print(row(title, campaign.tally), flush=True)
-        for finding in campaign.findings.values():
-            found += 1
-            print(f"  {finding.what} | {finding.where} | {finding.command}", flush=True)
-    return 1 if found else 0
-
-
-COLUMNS = ("reader", "inputs", "accepted", "refused", "checksum", "commands", "new lines", "slowest", "memory", "found")
-"""Of the table: `checksum` counts inputs in which a byte was changed that a checksum covers, `commands` those that went
-through a whole command, `new lines` those that reached lines which no input before them had reached."""
-
-HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
-
-
-def row(name: str, tally: Tally) -> str:
-    """A row of the table in docs/trust.md."""
-    counts = (tally.inputs, tally.accepted, tally.refused, tally.sealed, tally.commands, tally.new)
-    costs = (f"{tally.slowest_s:.1f} s", f"{tally.most_bytes / 2**20:.0f} MiB", f"{tally.findings.total()}")
-    return f"| {' | '.join((name, *(f'{count:,}' for count in counts), *costs))} |"
 
 
 def in_child(make: Callable[[], Any]) -> Any:
     """What `make` returns, made in a process of its own: the threads of Arrow do not survive a fork."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.close(receive)
-        with os.fdopen(send, "wb") as stream:
-            pickle.dump(make(), stream)
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive, "rb") as stream:
-        data = stream.read()
-    os.waitpid(child, 0)
-    return pickle.loads(data)
-
-
-def _save(folder: Path, files: Any, what: str) -> None:
-    name = hashlib.sha256(what.encode()).hexdigest()[:8]
-    for path, data in files.items():
-        to = folder / name / path
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_bytes(data)
+    with tempfile.TemporaryFile() as file:
+        child = os.fork()
+        if not child:
+            try:
+                pickle.dump(make(), file)
+                file.flush()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        file.seek(0)
+        return pickle.load(file)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, encode_dxt, posix_rows, write_dxt_log, write_log
 from tests.fuzz.mutations import Files
 from tests.profiler_merge.darshan.test_damaged import RECORDS, dxt_log, whole_log
-from tests.profiler_merge.profiles.xplane.profile_cores import small_profile
-from tests.profiler_merge.tracers.test_damaged_traces import DFTRACER, STRACE
 from tests.replay.regress.builder import record
+from tests.xplane_writer import small_profile
 
 CORPUS = Path(__file__).with_name("corpus")
 """Inputs that once found a defect: corpus/TARGET/NAME is a file or a folder."""
@@ -34,6 +33,43 @@ _DATASET = {
     "file_id": 2, "dataset": "/x", "type_size": 4, "points": 8, "shape": [8], "chunk_shape": [4], "filters": [],
     "chunk_index": [0, 1], "chunk_offset": [2048, 2064], "chunk_size": [16, 16], "chunk_mask": [0, 0],
 }  # fmt: skip
+
+
+T = 1_795_306_000
+STRACE = b"".join(
+    b"%d %d.%06d %s <0.000100>\n" % (tid, T, 1000 * number, call)
+    for number, (tid, call) in enumerate(
+        [
+            (7, b'execve("/usr/bin/python", [...], 0x7 /* 9 vars */) = 0'),
+            (7, b'openat(AT_FDCWD</d>, "x", O_RDWR|O_CREAT) = 3</d/x>'),
+            (7, b"clone(child_stack=NULL, flags=SIGCHLD, child_tidptr=0x7) = 8"),
+            (8, b'pread64(3</d/x>, ""..., 8, 1000) = 8'),
+            (8, b"lseek(3</d/x>, 5, SEEK_SET) = 5"),
+            (7, b'write(3</d/x>, ""..., 6) = 6'),
+            (7, b"ftruncate(3</d/x>, 4) = 0"),
+            (7, b'newfstatat(3</d/x>, "", {st_mode=S_IFREG|0644, st_size=9, ...}, AT_EMPTY_PATH) = 0'),
+            (7, b"copy_file_range(3</d/x>, NULL, 3</d/x>, [100], 10, 0) = 10"),
+            (7, b'rename("/d/x", "/d/y") = 0'),
+            (7, b"close(3</d/y>) = 0"),
+        ]
+    )
+)
+DFTRACER = b"".join(
+    json.dumps({"id": 1, "cat": cat, "pid": 7, "tid": 7, "ts": T * 10**6 + at, "dur": 9, **event}).encode() + b"\n"
+    for at, (cat, event) in enumerate(
+        [
+            ("dftracer", {"name": "FH", "ph": "M", "args": {"name": "/d/x", "value": 5}}),
+            ("POSIX", {"name": "open", "ph": "X", "args": {"ret": 3, "flags": 66, "fhash": 5}}),
+            ("POSIX", {"name": "write", "ph": "X", "args": {"ret": 30, "fd": 3, "fhash": 5}}),
+            ("POSIX", {"name": "lseek", "ph": "X", "args": {"ret": 3, "whence": 0, "offset": 3, "fd": 3, "fhash": 5}}),
+            ("POSIX", {"name": "pread", "ph": "X", "args": {"ret": 3, "offset": 9, "fd": 3, "fhash": 5}}),
+            ("dataloader", {"name": "fetch", "ph": "X", "args": {}}),
+            ("compute", {"name": "forward", "ph": "X", "args": {}}),
+            ("STDIO", {"name": "fopen", "ph": "X", "args": {"mode": "w", "fhash": 5}}),
+            ("STDIO", {"name": "fwrite", "ph": "X", "args": {"ret": 3, "size": 8, "fhash": 5}}),
+        ]
+    )
+)
 
 
 def seeds(target: str, more: Path | None = None) -> list[Files]:

@@ -17,10 +17,9 @@ from dxt_replay.replay.commands.main import EXIT_INTERRUPTED
 from tests.fuzz.__main__ import in_child, place_sound_inputs
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.mutations import Files
-from tests.fuzz.seeds import CORPUS, files_in, seeds
+from tests.fuzz.seeds import CORPUS, STRACE, files_in, seeds
 from tests.fuzz.targets import TARGETS, Target
 from tests.places import ROOT
-from tests.profiler_merge.tracers.test_damaged_traces import STRACE
 
 INPUTS = 20
 """Of each reader, after its seeds as they are."""
@@ -34,7 +33,7 @@ def scratch() -> Iterator[Path]:
 
 
 def found_by(campaign: Campaign) -> list[tuple[str, str, str]]:
-    return [(found.what, found.where, found.command) for found in campaign.findings.values()]
+    return [found[:3] for found in campaign.findings.values()]
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -74,7 +73,7 @@ def test_what_is_found(tmp_path: Path, text: bytes, what: str | None) -> None:
     files: Files = {"a.txt": text}
     campaign = Campaign(Target(name="broken", read=_broken, commands=()), [files], tmp_path)
     campaign.try_all([files])
-    assert [found.what.split(":")[0] for found in campaign.findings.values()] == ([] if what is None else [what])
+    assert [found[0].split(":")[0] for found in campaign.findings.values()] == ([] if what is None else [what])
     assert campaign.tally.inputs == 1
 
 
@@ -83,7 +82,7 @@ def test_an_answer_that_a_checksum_should_have_kept(tmp_path: Path) -> None:
     target = Target(name="careless", read=lambda folder: (folder / "a.gz").read_bytes(), commands=())
     campaign = Campaign(target, [{"a.gz": bytes(range(200))}], tmp_path)
     campaign.run(60)
-    assert any("a checksum covers" in found.what for found in campaign.findings.values())
+    assert any("a checksum covers" in found[0] for found in campaign.findings.values())
 
 
 def test_a_damaged_trace_that_is_said_to_be_damaged_is_not_a_wrong_answer(tmp_path: Path) -> None:

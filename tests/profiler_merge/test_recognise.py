@@ -3,16 +3,18 @@
 import bz2
 import gzip
 import json
+import os
 
 import pytest
 
 from dxt_replay.profiler_merge.darshan.jobs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.given_files import find_profiles, foreign, kind_of
+from dxt_replay.profiler_merge.profiles.reading import profile_kind, read_profile
 from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.jobs import find_jobs
-from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.errors import LogError, ProfileError
 from dxt_replay.traces.samples import sample
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log, write_log
 from tests.places import SHARED
@@ -109,52 +111,33 @@ def error_of(capfd, *arguments):
     return capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("kineto", "is a PyTorch profile (Kineto): give it to `dxt-replay merge` as --profile"),
-        ("xplane", "is a TensorFlow profile (XPlane): give it to `dxt-replay merge` as --profile"),
-    ],
-)
-def test_the_commands_say_what_they_were_given(tmp_path, capfd, kind, said):
-    path = tmp_path / "given"
+OF_PROFILES = "give it to `dxt-replay merge` as --profile"
+KNOWN = {
+    "kineto": f"is a PyTorch profile (Kineto): {OF_PROFILES}",
+    "xplane": f"is a TensorFlow profile (XPlane): {OF_PROFILES}",
+    "strace": "is the output of strace: give it to `dxt-replay merge` as LOG",
+    "dftracer": "is a DFTracer trace: give it to `dxt-replay merge` as LOG",
+}
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_the_commands_say_what_they_were_given(tmp_path, capfd, kind):
+    path, output, log = tmp_path / "given", tmp_path / "a.capture", sample("imagenet").log
     path.write_bytes(FILES[kind])
-    output = tmp_path / "a.capture"
     (tmp_path / "target").mkdir()
-    for arguments in (
-        *([] if kind in PROFILES else [["merge", path, "-o", output]]),  # profiles alone make a capture
-        ["summary", path],
-        ["report", path, "-o", tmp_path / "a.html"],
-        ["stage", path, "--target", tmp_path / "target"],
-        ["run", path, "--target", tmp_path / "target", "-o", output],
-    ):
-        assert f"{path} {said}" in error_of(capfd, *arguments), arguments
-    assert not output.exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("strace", "is the output of strace: give it to `dxt-replay merge` as LOG"),
-        ("dftracer", "is a DFTracer trace: give it to `dxt-replay merge` as LOG"),
-    ],
-)
-def test_a_trace_is_to_be_merged(tmp_path, capfd, kind, said):
-    path = tmp_path / "given"
-    path.write_bytes(FILES[kind])
-    assert f"{path} {said}" in error_of(capfd, "summary", path)
-    log = sample("imagenet").log
-    text = error_of(capfd, "merge", log, "--profile", path, "-o", tmp_path / "a.capture")
-    assert f"{path} {said}" in text or "holds no event" in text
-    text = error_of(capfd, "merge", log, path, "-o", tmp_path / "a.capture")
-    assert "a capture has the operations of one of them" in text
-    text = error_of(capfd, "merge", path, "-o", tmp_path / "a.capture")
+    target = ["--target", tmp_path / "target"]
+    commands = [["summary", path], ["report", path, "-o", tmp_path / "a.html"], ["stage", path, *target]]
+    for arguments in (*commands, ["run", path, *target, "-o", output]):
+        assert f"{path} {KNOWN[kind]}" in error_of(capfd, *arguments), arguments
+    if kind in PROFILES:
+        assert not output.exists()
+        return
+    text = error_of(capfd, "merge", log, "--profile", path, "-o", output)
+    assert KNOWN[kind] in text or "holds no event" in text
+    assert "a capture has the operations of one of them" in error_of(capfd, "merge", log, path, "-o", output)
+    text = error_of(capfd, "merge", path, "-o", output)
     assert "no operation on a file of the job" in text or "holds no event" in text
-
-
-def test_a_profile_option_says_what_it_was_given(tmp_path, capfd):
-    log = sample("imagenet").log
-    text = error_of(capfd, "merge", log, "--profile", log, "-o", tmp_path / "a.capture")
+    text = error_of(capfd, "merge", log, "--profile", log, "-o", output)
     assert "is a Darshan log: give it to `dxt-replay merge` as LOG" in text
 
 
@@ -201,3 +184,11 @@ def test_logs_of_another_ending_are_found_too(tmp_path):
     (found,) = find_jobs([tmp_path], captures=False).jobs
     assert (found.name, [path.name for path in found.logs]) == ("a", ["a.darshan_log"])
     assert find_logs(tmp_path) == [tmp_path / "a.darshan_log"]
+
+
+@pytest.mark.parametrize("name", ["host.xplane.pb", "host.pt.trace.json"])
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    assert profile_kind(tmp_path / name) == "xplane"
+    with pytest.raises(ProfileError, match="is not a file"):
+        read_profile([tmp_path / name])
