@@ -48,6 +48,9 @@ _OUTSIDE_NS = 60 * NS_PER_S
 _MOST_BASE_NS = 1 << 62
 """Largest valid base, in the year 2116; with a larger one the file counts as undated."""
 
+_MOST_US = 4e15
+"""Largest time, about as large a base: both together are below 2**63 ns."""
+
 _FILE = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
 _ANCHOR = re.compile(r"dxt_anchor#(.*)#", re.DOTALL)
 _NUMBER_OF = re.compile(r"(i|rank|pid)=(-?\d{1,18})(?=,|$)")
@@ -368,6 +371,7 @@ def _number(name: int | str) -> int:
 def exact_ns(microseconds: np.ndarray) -> np.ndarray:
     """int64 ns of float64 microseconds with three decimals; converts the whole part separately, so that no digit is
     lost."""
+    microseconds = np.clip(microseconds, -_MOST_US, _MOST_US)
     whole = np.floor(microseconds)
     result: np.ndarray = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
     return result

@@ -406,9 +406,9 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     parts = [
         steps,
         made_spans(INPUT_WAIT, loop.begin, loop.end, name, loop.thread),
-        _of_thread(INPUT_WAIT, marks.own_io, loop.thread, "own I/O"),
-        _of_thread(INPUT_WAIT, _pass_ends(marks.own, loop), loop.thread, "end of pass"),
-        _of_thread(OTHER, loop.evaluations, loop.thread, "evaluation"),
+        of_intervals(INPUT_WAIT, marks.own_io, "own I/O", loop.thread),
+        of_intervals(INPUT_WAIT, _pass_ends(marks.own, loop), "end of pass", loop.thread),
+        of_intervals(OTHER, loop.evaluations, "evaluation", loop.thread),
     ]
     saves = ("checkpoint", made.CHECKPOINT), ("restore", made.RESTORE), (BACKGROUND_SAVE, made.CHECKPOINT_ASYNC)
     for text, kind in (*saves, (BACKGROUND_WAIT, made.CHECKPOINT_WAIT)):
@@ -427,12 +427,6 @@ def _in_background(rows: np.ndarray, loop: Loop, thread: int) -> list[SpanColumn
         begins, ends = _pairs(own, kind, kind + 1)
         mine = own["number"][ends] == thread
         found.append(made_spans(CHECKPOINT, own["t"][begins[mine]], own["t"][ends[mine]], text, loop.thread))
-    return found
-
-
-def _of_thread(kind: int, times: Intervals, thread: int, name: str) -> SpanColumns:
-    found = of_intervals(kind, times, name)
-    found.thread = thread
     return found
 
 

@@ -47,9 +47,9 @@ def made_spans(kind: int, start: np.ndarray, end: np.ndarray, name: Any, thread:
     return found
 
 
-def of_intervals(kind: int, times: Intervals, name: str) -> SpanColumns:
-    """Spans of several threads together."""
-    return made_spans(kind, times.starts, times.ends, name)
+def of_intervals(kind: int, times: Intervals, name: str, thread: int = UNION_THREAD) -> SpanColumns:
+    """Spans of one thread, or of several together."""
+    return made_spans(kind, times.starts, times.ends, name, thread)
 
 
 def of_events(profile: Profile, kind: int, rows: np.ndarray) -> SpanColumns:
@@ -91,6 +91,15 @@ class LoopParts:
     checkpoint: SpanColumns
     restore: SpanColumns
 
+    @classmethod
+    def of(cls, profile: Profile, steps: SpanColumns, wait: SpanColumns, *rows: np.ndarray) -> LoopParts:
+        """`rows`: the events of collectives, of checkpoints that are saved, and of those that are read."""
+        collective, save, restore = (
+            joined(profile, kind, each) for kind, each in zip((COLLECTIVE, CHECKPOINT, CHECKPOINT), rows, strict=True)
+        )
+        restore.name = "restore"
+        return cls(steps=steps, wait=wait, collective=collective, checkpoint=save, restore=restore)
+
     def step_at(self, times: np.ndarray) -> np.ndarray:
         """int32 step at each time, NO_STEP outside of all."""
         return step_at(times, self.steps.start_ns, self.steps.end_ns, self.steps.step)
@@ -120,10 +129,8 @@ class LoopParts:
 
 def outermost(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The `rows` (sorted by start, outer first) that lie in no earlier one."""
-    if len(rows) == 0:
-        return rows
     reach = np.maximum.accumulate(end[rows])
-    return rows[np.append(True, start[rows][1:] >= reach[:-1])]
+    return rows[np.append(True, start[rows][1:] >= reach[:-1])[: len(rows)]]
 
 
 def joined(profile: Profile, kind: int, rows: np.ndarray, name_from: str = "(?!)") -> SpanColumns:

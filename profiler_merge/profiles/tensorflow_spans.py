@@ -12,8 +12,6 @@ import numpy as np
 
 from dxt_replay.profiler_merge.profiles.event_table import ACCELERATOR, Profile
 from dxt_replay.profiler_merge.profiles.span_parts import (
-    CHECKPOINT,
-    COLLECTIVE,
     COMPUTE,
     INPUT_WAIT,
     NOT_FETCHED,
@@ -85,14 +83,9 @@ def profile_spans(profile: Profile) -> SpanColumns:
     is_pipeline = profile.lines_matching(_PIPELINE_LINES)
     steps = _steps(profile, main)
     waits = np.concatenate([rows_of(profile, _GET_NEXT, ~is_pipeline), rows_of(profile, _INPUT_LABEL, is_main)])
-    loop = LoopParts(
-        steps=steps,
-        wait=joined(profile, INPUT_WAIT, between_steps(profile, waits, is_main, len(steps)), name_from=_GET_NEXT),
-        collective=joined(profile, COLLECTIVE, rows_of(profile, _COLLECTIVE, ~is_pipeline)),
-        checkpoint=joined(profile, CHECKPOINT, rows_of(profile, _SAVE, ~is_pipeline)),
-        restore=joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, ~is_pipeline)),
-    )
-    loop.restore.name = "restore"
+    wait = joined(profile, INPUT_WAIT, between_steps(profile, waits, is_main, len(steps)), name_from=_GET_NEXT)
+    others = (rows_of(profile, pattern, ~is_pipeline) for pattern in (_COLLECTIVE, _SAVE, _RESTORE))
+    loop = LoopParts.of(profile, steps, wait, *others)
     works = _accelerator_work(profile, loop)
     worked = reduce(Intervals.union, map(covered, works), Intervals())
     busy = Intervals() if works else loop.outside(_busy(profile, is_main))
@@ -175,9 +168,8 @@ def _accelerator_work(profile: Profile, loop: LoopParts) -> list[SpanColumns]:
     for number in np.unique(numbers[numbers >= 0]).tolist():
         for name, line in ((GPU_COMPUTE, "Stream.*"), (TPU_COMPUTE, "XLA Ops"), (TPU_COMPUTE, "XLA Modules")):
             rows = rows_of(profile, ".*", (numbers == number) & profile.lines_matching(line), but=_COLLECTIVE)
-            work = of_intervals(COMPUTE, loop.cut(times_of(profile, rows)), name)
+            work = of_intervals(COMPUTE, loop.cut(times_of(profile, rows)), name, number)
             if len(work):
-                work.thread = number
                 found.append(work)
                 break
     return found
@@ -256,10 +248,7 @@ def _fetched_ns(profile: Profile, made: np.ndarray, get_next: np.ndarray, waits:
 
 def _outermost_on_lines(profile: Profile, rows: np.ndarray) -> np.ndarray:
     """The `rows` (ascending) that no other one of their line contains, ascending."""
-    if not len(rows):
-        return rows
-    bounds = np.flatnonzero(np.diff(profile.line[rows])) + 1
-    groups = np.split(rows, bounds)
+    groups = np.split(rows, np.flatnonzero(np.diff(profile.line[rows])) + 1)
     return np.concatenate([outermost(profile.start_ns, profile.end_ns, group) for group in groups])
 
 

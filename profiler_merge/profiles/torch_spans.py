@@ -9,7 +9,6 @@ import numpy as np
 
 from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, GPU_WORK, Profile, TorchFacts
 from dxt_replay.profiler_merge.profiles.span_parts import (
-    CHECKPOINT,
     COLLECTIVE,
     COMPUTE,
     INPUT_WAIT,
@@ -75,14 +74,8 @@ def profile_spans(profile: Profile) -> SpanColumns:
     if facts.in_categories(*GPU_WORK).any():
         collective = collective[~profile.names_matching(_ENQUEUE)[profile.name[collective]]]
     waits = between_steps(profile, rows_of(profile, _WAIT, is_main), is_main, len(steps))
-    loop = LoopParts(
-        steps=steps,
-        wait=joined(profile, INPUT_WAIT, waits),
-        collective=joined(profile, COLLECTIVE, collective),
-        checkpoint=joined(profile, CHECKPOINT, rows_of(profile, _SAVE, on_cpu)),
-        restore=joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, on_cpu)),
-    )
-    loop.restore.name = "restore"
+    saves = rows_of(profile, _SAVE, on_cpu), rows_of(profile, _RESTORE, on_cpu)
+    loop = LoopParts.of(profile, steps, joined(profile, INPUT_WAIT, waits), collective, *saves)
     on_gpu = np.flatnonzero(facts.in_categories(*GPU_WORK) & (profile.duration_ns > 0))
     busy = Intervals()
     if not len(on_gpu) and not len(rows_of(profile, _LAUNCHED, on_cpu)):
@@ -93,8 +86,7 @@ def profile_spans(profile: Profile) -> SpanColumns:
     rows = rows[facts.in_categories(*_ANNOTATIONS)[rows] & (profile.duration_ns[rows] > 0)]
     other = loop.phases(profile, outermost(profile.start_ns, profile.end_ns, rows))
     told = covered(other[np.isin(other.name, EVALUATION_NAMES)])
-    found = of_intervals(OTHER, _evaluations(profile), EVALUATION_NAMES[0])
-    found.thread = profile.lines[main_line(profile)].id
+    found = of_intervals(OTHER, _evaluations(profile), EVALUATION_NAMES[0], profile.lines[main_line(profile)].id)
     evaluations = found[told.covered_within(found.start_ns, found.end_ns) == 0]
     # The profiler's marks that are no steps, such as the time after the last step.
     marks, _ = profile.stat("step_num")

@@ -8,6 +8,7 @@ that offsets are suspect while a process has a file open more than once.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -295,7 +296,7 @@ class _Reader:
         self._facts = facts
         self._callers: dict[int, _Caller] = {}
         self._rank_of: dict[int, int] = {}
-        self._repeated: dict[int, bytearray] = {}
+        self._repeated: dict[tuple[int, int], bytearray] = defaultdict(lambda: bytearray(1 << 10))
         self._relative = self._ambiguous = self._nameless = 0
         self._opened_files: set[int] = set()
         self._unsure: dict[int, list[At]] = {}
@@ -339,12 +340,10 @@ class _Reader:
         """Whether an event was seen before: in the oldest form workers repeat events that their parent had not yet
         written."""
         place = _number(event.id)
-        if not isinstance(event.id, str) or not 0 <= place <= 1 << 30:
+        if not isinstance(event.id, str) or not 0 <= place < MOST:
             return False
-        seen = self._repeated.setdefault(_number(event.tid), bytearray())
-        if place >= len(seen):
-            seen.extend(bytes(place + 1 - len(seen)))
-        repeated, seen[place] = bool(seen[place]), 1
+        seen, at = self._repeated[_number(event.tid), place >> 10], place & 1023
+        repeated, seen[at] = bool(seen[at]), 1
         return repeated
 
     def _caller(self, trace: int, event: _Event, start_ns: int) -> _Caller:
@@ -354,8 +353,8 @@ class _Reader:
         caller = self._callers.get(own)
         if caller is None:
             process = TracedProcess(number=len(self.processes), pid=own, trace=trace, started_ns=start_ns)
-            caller = self._callers[own] = _Caller(process)
             parent = None if old else self._callers.get(self._facts.forked.get(own, -1))
+            caller = self._callers[own] = _Caller(process)
             if parent is not None:
                 process.parent, caller.descriptors = parent.process, dict(parent.descriptors)
             if old and pid < _MOST_RANKS and pid != tid:
@@ -393,8 +392,12 @@ class _Reader:
             process.rank, process.parent = rank, None if process is first else first
         for process in self.processes:
             parent = self._callers.get(self._facts.parents.get(process.pid, -1))
-            if process.parent is None and parent is not None and parent.process is not process:
-                process.parent = parent.process
+            above = None if parent is None or process.parent is not None else parent.process
+            process.parent = above or process.parent
+            while above is not None and above is not process:
+                above = above.parent
+            if above is process:  # as damage may say, and reused ids: nobody is its own ancestor
+                process.parent = None
 
     def warnings(self) -> list[str]:
         """What is not sure of the files."""

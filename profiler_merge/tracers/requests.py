@@ -20,7 +20,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.request_hooks.log import MARK
 from dxt_replay.profiler_merge.tracers.text import Damage, text_lines
-from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess
+from dxt_replay.profiler_merge.tracers.traced_job import MOST, TracedProcess
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import LEAST_REFUSED, OPS, READ, WRITE
 from dxt_replay.traces.units import format_counted
@@ -50,7 +50,9 @@ _CALLS = {
     "LIST": "ListObjectsV2", "DELETE": "DeleteObject",
 }  # fmt: skip
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
-_LARGEST_ID = (1 << 63) - 1
+_NUMBERS = ("offset", "length", "received", "size", "start_ns", "first_ns", "end_ns", "status", "connection", "thread",
+            "upload", "part")  # fmt: skip
+_LIMITS = {"status": 1 << 15, "connection": 1 << 31, "thread": 1 << 63}
 
 
 @dataclass(slots=True)
@@ -76,7 +78,10 @@ class _Request:
     source: str | None = None
 
     def __post_init__(self) -> None:
-        if None in (self.start_ns, self.end_ns, self.thread) or not 0 <= self.start_ns <= self.end_ns:
+        for name, value in (item for item in ((each, getattr(self, each)) for each in _NUMBERS) if item[1] is not None):
+            if not 0 <= value < _LIMITS.get(name, MOST):
+                raise ValueError(name)
+        if None in (self.start_ns, self.end_ns, self.thread) or self.start_ns > self.end_ns:
             raise ValueError(self)
 
 
@@ -131,6 +136,8 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
                 host=unquote(host), executed=True,
             )  # fmt: skip
             found.roots.append(int(root))
+            if not 0 <= process.pid < 1 << 31 or not 0 <= (process.rank or 0) < 1 << 31:
+                raise ValueError(pid)
         except ValueError as error:
             raise LogError(f"{path} does not say which process wrote it: leave it out") from error
         found.processes.append(process)
@@ -141,6 +148,8 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
                 match kind:
                     case "A":
                         wall, clock = map(int, fields)
+                        if not 0 <= clock < MOST or not 0 <= wall < MOST:
+                            raise ValueError(fields)
                         dates.append((wall, clock))
                     case "C":
                         found.peers.add(unquote(fields[1]))
@@ -155,7 +164,7 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
                         own.append(_of_fields(number, fields[: _FIELDS - 1]))
                     case _:
                         damage.lines += 1
-            except (ValueError, IndexError, TypeError):
+            except (ValueError, IndexError):
                 damage.lines += 1
         if not dates:
             raise LogError(f"a log of process {process.pid} has no date: leave it out")
@@ -180,6 +189,8 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
 def _of_fields(process: int, fields: Sequence[str]) -> _Request:
     name, path, *texts, source = fields
     numbers: list[int | None] = [int(text) if text else None for text in texts]
+    if len(numbers) != len(_NUMBERS):
+        raise ValueError(fields)
     numbers[2] = numbers[2] or 0  # received
     return _Request(process, name, f"s3://{unquote(path)}", *numbers, unquote(source) or None)  # type: ignore[arg-type]
 
@@ -243,8 +254,6 @@ def read_op_logs(files: Sequence[Path]) -> RecordedRequests:
 
 def _of_columns(fields: dict[str, str]) -> _Request:
     name, moved, failed = fields["op"], int(fields["bytes"]), bool(fields["error"])
-    if moved < 0:
-        raise ValueError(fields)
     path = f"s3://{fields['file'].removeprefix('s3://').lstrip('/')}"
     if name == "LIST" and not path.endswith("/"):
         path = path.rpartition("/")[0] + "/"
@@ -254,7 +263,7 @@ def _of_columns(fields: dict[str, str]) -> _Request:
         size=moved if name in ("HEAD", "STAT", "GET") and not failed else None, start_ns=_time_ns(fields["start"]),
         first_ns=_time_ns(fields["first_byte"]) if fields["first_byte"] and name != "PUT" else None,
         end_ns=_time_ns(fields["end"]), status=0 if failed else None, connection=None,
-        thread=int(fields["thread"]) & _LARGEST_ID,
+        thread=int(fields["thread"]) & (1 << 63) - 1,
     )  # fmt: skip
 
 

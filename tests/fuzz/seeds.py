@@ -21,6 +21,7 @@ from tests import kineto_writer
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, encode_dxt, posix_rows, write_dxt_log, write_log
 from tests.fuzz.mutations import Files
+from tests.places import ROOT
 from tests.profiler_merge.darshan.test_damaged import RECORDS, dxt_log, whole_log
 from tests.replay.regress.builder import record
 from tests.xplane_writer import small_profile
@@ -70,6 +71,31 @@ DFTRACER = b"".join(
         ]
     )
 )
+
+
+REQUESTS = f"""# dxt-replay requests 1
+P\t7\t1\t0\thost\t7
+A\t{T * 10**9}\t0
+C\t1\t10.0.0.2:443
+R\tGetObject\tb/k%20x\t5\t20\t20\t100\t1000\t1500\t2000\t206\t1\t7\t\t\t
+R\tUploadPart\tb/u\t0\t9\t0\t\t3000\t3500\t4000\t200\t1\t7\t99\t2\t
+R\tUploadPart\tb/u\t0\t4\t0\t\t3100\t3500\t4100\t200\t1\t7\t99\t1\t
+R\tCopyObject\tb/n\t\t\t0\t\t5000\t\t5100\t200\t1\t7\t\t\tb/u
+R\tDeleteObject\tb/u\t\t\t0\t\t5200\t\t5300\t204\t1\t7\t\t\t
+R\tHeadObject\tb/none\t\t\t0\t\t6000\t6100\t6200\t404\t1\t7\t\t\t
+E\tstore:443
+S\t10.0.0.1:5000\t10.0.0.2:443\t900
+A\t{T * 10**9 + 10**10}\t10000000100
+"""
+OP_COLUMNS = "idx\tthread\top\tclient_id\tn_objects\tbytes\tendpoint\tfile\terror\tstart\tfirst_byte\tend\tx\n"
+OP_LOG = f"# s3dlio\n{OP_COLUMNS}" + "".join(
+    f"{i}\t17\t{op}\tagent-{i % 2}\t1\t{moved}\t{at}\tbucket/d/{i}\t{error}\t2026-11-23T10:00:0{i}Z\t"
+    f"{first and f'2026-11-23T10:00:0{i}.25Z'}\t2026-11-23T10:00:0{i}.5+00:00\t0\n"
+    for i, (op, moved, at, error, first) in enumerate(
+        [("LIST", 0, "s3://b", "", ""), ("GET", 700, "s3://b", "", "x"), ("GET_RANGE", 50, "http://h", "", "x"),
+         ("GET", 0, "s3://b", "NoSuchKey", "x"), ("PUT", 9, "s3://b", "", ""), ("GET", 9, "file://", "", "")]
+    )
+)  # fmt: skip
 
 
 def seeds(target: str, more: Path | None = None) -> list[Files]:
@@ -225,6 +251,9 @@ _MADE: dict[str, Callable[[Path], list[Files]]] = {
     "kineto": _kineto,
     "dftracer": _trace("a.pfw", DFTRACER),
     "strace": _trace("a.strace", STRACE),
+    "marks": lambda scratch: [files_in(path) for path in sorted((ROOT / "tests/data/marks").glob("[hkg]*/profile/*s"))],
+    "requests": lambda scratch: [{"a.requests": REQUESTS.encode()}],
+    "s3dlio": lambda scratch: [{"a.tsv": OP_LOG.encode()}],
     "workload": _workload,
     "storage-model": _storage_model,
     "capture": _capture,

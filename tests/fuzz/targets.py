@@ -21,6 +21,7 @@ from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
 from dxt_replay.profiler_merge.tracers.dftracer import read_dftracer
+from dxt_replay.profiler_merge.tracers.requests import read_op_logs, read_request_logs
 from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.replay.regress.record import read_record
 from dxt_replay.replay.simulation.model import read_storage_model
@@ -118,6 +119,14 @@ def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
     return answer
 
 
+def _requests(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
+    def answer(folder: Path) -> Any:
+        found = read(sorted(folder.iterdir()))
+        return [found.rows, found.paths, found.sizes, found.received, found.warnings]
+
+    return answer
+
+
 def _capture(folder: Path) -> Any:
     capture = open_capture(folder / "c.capture")
     batches = list(capture.operations())
@@ -169,6 +178,9 @@ TARGETS: Mapping[str, Target] = {
         Target(name="kineto", read=_profile, commands=_PROFILE),
         Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES, warned=_traced_warned),
         Target(name="strace", read=_traced(read_strace), commands=_MERGES, warned=_traced_warned),
+        Target(name="marks", read=_profile, commands=_MERGES),
+        Target(name="requests", read=_requests(read_request_logs), commands=_MERGES),
+        Target(name="s3dlio", read=_requests(read_op_logs), commands=_MERGES),
         Target(
             name="workload",
             read=lambda folder: read_workload(folder / "a.yaml"),

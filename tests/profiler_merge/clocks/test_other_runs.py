@@ -41,47 +41,35 @@ def profile_file(folder, *, pid=None, rank=0):
     return path
 
 
-def refusal(log, path, **options):
+HERE = {"pid": None}
+
+
+@pytest.mark.parametrize(
+    ("log", "given", "options", "said"),
+    [
+        ({}, {"pid": 777}, {}, ["its anchors are of process 777, those in the log of 500"]),
+        ({"start_s": START_S - 5000}, HERE, {}, ["it was recorded from", "the job ran from"]),
+        ({"host": b"node7"}, HERE, {}, ["of host node1, and the job ran on node7"]),
+        (
+            {"start_s": START_S - 5000, "host": b"node7"},
+            {"pid": 777, "rank": 3},
+            {},
+            ["process 777", "of rank 3", "recorded from", "host node1"],
+        ),
+        ({}, {"pid": 500}, {}, None),
+        ({"host": b"NODE1.cluster.org"}, HERE, {}, None),  # the full name of a host is the same
+        ({"start_s": START_S - 5000}, HERE, {"align": "5000"}, None),  # the user's word on the clock is taken
+    ],
+)
+def test_the_profile_of_another_run_is_refused(tmp_path, log, given, options, said):
+    arguments = [log_file(tmp_path, **log)], [profile_file(tmp_path, **given)], tmp_path / "a.capture"
+    if said is None:
+        made = merge(*arguments, MergeOptions(**options))
+        assert (made.info.clock[0].method == "anchors") == (given["pid"] == 500)
+        return
     with pytest.raises(ProfileError, match="of another run") as caught:
-        merge([log], [path], log.with_suffix(".capture"), MergeOptions(**options))
-    assert str(path) in str(caught.value)
-    return str(caught.value)
-
-
-def test_a_profile_of_the_run_is_taken(tmp_path):
-    made = merge([log_file(tmp_path)], [profile_file(tmp_path, pid=500)], tmp_path / "a.capture")
-    assert made.info.clock[0].method == "anchors"
-
-
-def test_anchors_of_another_process(tmp_path):
-    text = refusal(log_file(tmp_path), profile_file(tmp_path, pid=777))
-    assert "its anchors are of process 777, those in the log of 500" in text
-
-
-def test_a_time_that_is_not_that_of_the_job(tmp_path):
-    text = refusal(log_file(tmp_path, start_s=START_S - 5000), profile_file(tmp_path))
-    assert "it was recorded from" in text
-    assert "the job ran from" in text
-
-
-def test_the_users_word_on_the_clock_is_taken(tmp_path):
-    log = log_file(tmp_path, start_s=START_S - 5000)
-    merge([log], [profile_file(tmp_path)], tmp_path / "a.capture", MergeOptions(align="5000"))
-
-
-def test_another_host(tmp_path):
-    assert "of host node1, and the job ran on node7" in refusal(
-        log_file(tmp_path, host=b"node7"), profile_file(tmp_path)
-    )
-
-
-def test_a_host_by_its_full_name_is_the_same(tmp_path):
-    merge([log_file(tmp_path, host=b"NODE1.cluster.org")], [profile_file(tmp_path)], tmp_path / "a.capture")
-
-
-def test_all_facts_are_in_one_error(tmp_path):
-    text = refusal(log_file(tmp_path, start_s=START_S - 5000, host=b"node7"), profile_file(tmp_path, pid=777, rank=3))
-    assert all(part in text for part in ("process 777", "of rank 3", "recorded from", "host node1"))
+        merge(*arguments, MergeOptions(**options))
+    assert all(part in str(caught.value) for part in (str(arguments[1][0]), *said))
 
 
 @pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not beside the checkout")
@@ -91,17 +79,15 @@ def test_the_profile_of_another_real_run(tmp_path):
         merge([CAPTURES / "imagenet" / "job.darshan"], profiles, tmp_path / "a.capture")
 
 
-@pytest.mark.parametrize("name", ["worker_0", "rank_3", "worker0_step_12", "graph_capture_rank_0"])
-def test_a_worker_name_of_the_users_own_is_no_host_and_no_process(tmp_path, name):
+@pytest.mark.parametrize("name", ["worker_0", "rank_3", "worker0_step_12", "graph_capture_rank_0", "node1_PID"])
+def test_a_pytorch_name_is_a_host_where_its_number_is_a_process_of_its_events(tmp_path, name):
     steps = [kineto.mark(number, 10**9 * number, 10**9 * number + 9 * 10**8) for number in range(1, 4)]
-    path = kineto.write(tmp_path / f"{name}.1694128201545.pt.trace.json", steps, start_ns=START_NS)
-    made = merge(
-        [log_file(tmp_path, host=b"x3105c0s19b1n0")], [path], tmp_path / "a.capture", MergeOptions(align="wall")
-    )
-    assert made.info.sources[1].name == path.name
-
-
-def test_the_name_of_a_pytorch_profile_is_believed_where_its_number_is_a_process_of_its_events(tmp_path):
-    path = kineto.write(tmp_path / f"node1_{kineto.PID}.1694128201545.pt.trace.json", [kineto.mark(1, 0, 10**9)])
-    log = log_file(tmp_path, start_s=kineto.START_NS // 10**9, host=b"node7")
-    assert "it is of host node1, and the job ran on node7" in refusal(log, path)
+    path = tmp_path / f"{name.replace('PID', str(kineto.PID))}.1694128201545.pt.trace.json"
+    kineto.write(path, steps, start_ns=START_NS)
+    log = log_file(tmp_path, host=b"x3105c0s19b1n0")
+    if "PID" in name:
+        with pytest.raises(ProfileError, match="it is of host node1, and the job ran on x3105c0s19b1n0"):
+            merge([log], [path], tmp_path / "a.capture")
+    else:
+        made = merge([log], [path], tmp_path / "a.capture", MergeOptions(align="wall"))
+        assert made.info.sources[1].name == path.name
