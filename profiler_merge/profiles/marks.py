@@ -114,6 +114,8 @@ def read_process(path: Path) -> ProcessMarks:
     host = data[made.HEADER.size : made.HEADER_BYTES].split(b"\0")[0].decode("utf-8", "replace")
     whole = (len(data) - made.HEADER_BYTES) // MARK.itemsize
     rows = np.frombuffer(data, MARK, whole, made.HEADER_BYTES).copy()
+    if abs(realtime - monotonic) >= 1 << 62:
+        raise ProfileError(f"{path} is damaged: its header has no times of a clock")
     rows["t"] += realtime - monotonic
     begun = np.flatnonzero(rows["kind"] == made.ANCHOR)
     ended = rows[rows["kind"] == made.ANCHOR_END]

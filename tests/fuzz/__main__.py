@@ -20,9 +20,10 @@ from dxt_replay.traces.samples import sample
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.targets import TARGETS
 
-COLUMNS = ("reader", "inputs", "accepted", "refused", "checksum", "commands", "slowest", "memory", "found")
-"""Of the table in docs/trust.md. `checksum`: inputs with a changed byte that a checksum covers. `commands`: those that
+COLUMNS = ("inputs", "accepted", "refused", "sealed", "commands", "found")
+"""Of the table in docs/trust.md. `sealed`: inputs with a changed byte that a checksum covers. `commands`: those that
 went through a whole command."""
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def main() -> int:
@@ -37,9 +38,8 @@ def main() -> int:
     parser.add_argument("--bombs", action="store_true", help="the decompression bombs instead")
     options = parser.parse_args()
     try:
-        with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as scratch:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as scratch:
             place_sound_inputs(Path(scratch))
-            print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|", flush=True)
             return run_campaigns(options, Path(scratch))
     except KeyboardInterrupt:
         print("interrupted: the readers above are done, the one after them is not", file=sys.stderr)
@@ -60,28 +60,24 @@ def run_campaigns(options: argparse.Namespace, scratch: Path) -> int:
     """One campaign for each target or bomb, one after the other."""
     from tests.fuzz.seeds import bombs, seeds
 
-    found = 0
+    print(f"| reader | {' | '.join(COLUMNS)} | slowest | memory |\n{'|---' * (len(COLUMNS) + 3)}|", flush=True)
     given = in_child(bombs) if options.bombs else {name: (name, None) for name in options.target or TARGETS}
+    found = 0
     for title, (name, files) in given.items():
-        pool = in_child(lambda name=name: seeds(name, options.seeds)) if files is None else [files]
+        pool = [files] if files is not None else in_child(lambda name=name: seeds(name, options.seeds))
         campaign = Campaign(TARGETS[name], pool, scratch, options.seed)
-        end = time.monotonic() + options.seconds
         if files is not None:
-            campaign.try_all(pool)
-        else:
-            campaign.run(options.count if not options.seconds else len(pool))
-        while options.seconds and time.monotonic() < end:
-            campaign.run(200)
-        tally = campaign.tally
-        counts = (tally.inputs, tally.accepted, tally.refused, tally.sealed, tally.commands)
-        costs = (f"{tally.slowest_s:.1f} s", f"{tally.most_bytes / 2**20:.0f} MiB", f"{tally.findings.total()}")
-        print(f"| {' | '.join((title, *(f'{count:,}' for count in counts), *costs))} |", flush=True)
-        for what, where, command, of_finding in campaign.findings.values():
-            found += 1
-            print(f"  {what} | {where} | {command}", flush=True)
-            folder = hashlib.sha256((what + where).encode()).hexdigest()[:8]
-            for path, data in of_finding.items() if options.save is not None else ():
-                to = options.save / name / folder / path
+            campaign.try_all()
+        end = time.monotonic() + options.seconds
+        while files is None and (time.monotonic() < end or campaign.counts["inputs"] < options.count):
+            campaign.run(200 if options.seconds else options.count)
+        counts = " | ".join(f"{campaign.counts[name]:,}" for name in COLUMNS)
+        costs = f"{campaign.slowest_s:.1f} s | {campaign.most_bytes / 2**20:.0f} MiB"
+        print(f"| {title} | {counts} | {costs} |", *campaign.findings, sep="\n  ", flush=True)
+        found += len(campaign.findings)
+        for what, of_finding in campaign.findings.items() if options.save is not None else ():
+            for path, data in of_finding.items():
+                to = options.save / name / hashlib.sha256(what.encode()).hexdigest()[:8] / path
                 to.parent.mkdir(parents=True, exist_ok=True)
                 to.write_bytes(data)
     return 1 if found else 0

@@ -63,7 +63,7 @@ def digest(value: Any) -> str:
 
 def _pieces(value: Any) -> Iterable[bytes]:
     if isinstance(value, np.ndarray):
-        yield value.tobytes() if value.dtype != object else repr(value.tolist()).encode("utf-8", "surrogatepass")
+        yield value.tobytes() if not value.dtype.hasobject else repr(value.tolist()).encode("utf-8", "surrogatepass")
     elif isinstance(value, (pa.Table, pa.RecordBatch)):
         yield repr(value.to_pydict()).encode("utf-8", "surrogatepass")
     elif dataclasses.is_dataclass(value):
@@ -178,7 +178,7 @@ TARGETS: Mapping[str, Target] = {
         Target(name="kineto", read=_profile, commands=_PROFILE),
         Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES, warned=_traced_warned),
         Target(name="strace", read=_traced(read_strace), commands=_MERGES, warned=_traced_warned),
-        Target(name="marks", read=_profile, commands=_MERGES),
+        Target(name="marks", read=_profile, commands=_PROFILE),
         Target(name="requests", read=_requests(read_request_logs), commands=_MERGES),
         Target(name="s3dlio", read=_requests(read_op_logs), commands=_MERGES),
         Target(
