@@ -1,5 +1,5 @@
 """Speed and memory of the decoders, each against a peer on the same file: DXT against pydarshan (from a path to a
-DataFrame), XPlane against protobuf (upb), PyTorch's profiles against msgspec (the bare parse).
+DataFrame), XPlane and PyTorch's profiles against the bare parse of protobuf (upb) and msgspec.
 
 Each measurement is in a process of its own, the two sides in turn, and the best of the repetitions counts. Ratios are
 of CPU time, which a busy machine disturbs least.
@@ -50,10 +50,10 @@ def run(path):
 """
 _PROTOBUF = """
 from pathlib import Path
-from dxt_replay.profiler_merge.profiles.xplane import read_profile
-from tests.xplane_oracle import decode
+from benchmarks.decoders import space_class
+cls = space_class()
 def run(path):
-    return len(read_profile(Path(path), decoder=decode))
+    return sum(len(line.events) for plane in cls.FromString(Path(path).read_bytes()).planes for line in plane.lines)
 """
 _KINETO = """
 from pathlib import Path
@@ -75,7 +75,7 @@ def run(path):
 CASES = {
     "one record": (_DXT, _PYDARSHAN, lambda path, few: write_dxt(path, 2 if few else SEGMENTS, 1), 8.0),
     "many records": (_DXT, _PYDARSHAN, lambda path, few: write_dxt(path, 1, 2 if few else RECORDS), 40.0),
-    "xplane": (_XPLANE, _PROTOBUF, lambda path, few: write_profile(path, 1 if few else EVENTS), 10.0),
+    "xplane": (_XPLANE, _PROTOBUF, lambda path, few: write_profile(path, 1 if few else EVENTS), 1.5),
     "kineto": (_KINETO, _MSGSPEC, lambda path, few: write_kineto(path, 9 if few else EVENTS), 0.5),
 }
 """What is decoded -> the decoder, its peer, what writes its file (path, whether few), the least ratio."""
@@ -140,6 +140,27 @@ def write_profile(path: Path, events: int) -> int:
     environment = writer.plane("Task Environment", stats=stats)
     path.write_bytes(writer.space([writer.part(2, b"/host:CPU") + threads + tables, environment]))
     return lines * EVENTS_PER_LINE
+
+
+def space_class() -> Any:
+    """Protobuf's message class of XSpace, from the fields that the decoder reads."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    from dxt_replay.profiler_merge.profiles.xplane import FIELDS
+
+    types = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="xplane.proto", package="x", syntax="proto3")
+    for message, fields in FIELDS.items():
+        described = file.message_type.add(name=message)
+        for number, (name, kind, repeated) in fields.items():
+            field = described.field.add(name=name, number=number)
+            field.label = types.LABEL_REPEATED if repeated else types.LABEL_OPTIONAL
+            field.type = getattr(types, f"TYPE_{kind.upper()}", types.TYPE_MESSAGE)
+            if field.type == types.TYPE_MESSAGE:
+                field.type_name = f".x.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("x.XSpace"))
 
 
 def _event(i: int) -> writer.Event:
