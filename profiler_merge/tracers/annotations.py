@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -46,41 +46,33 @@ _ROLES = {
 
 
 class Annotations:
-    """The annotated events of all processes, as columns. `names`: category/name of each, by number."""
+    """The annotated events of all processes."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._roles: list[str | None] = []
-        self._counts: Counter[int] = Counter()
-        self._columns = tuple(array("q") for _ in range(5))
+        self.names: dict[str, tuple[int, str | None]] = {}
+        """Category/name -> number and role."""
+        self._counts: Counter[str] = Counter()
+        self._values: dict[int, array[int]] = defaultdict(lambda: array("q"))
 
     def add(self, name: str, process: int, tid: int, start_ns: int, end_ns: int) -> None:
         """Keep one event. `name`: category/name."""
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = len(self.names)
-            self.names.append(name)
-            self._roles.append(next((role for role, is_it in _ROLES.items() if is_it.fullmatch(name)), None))
-        role = self._roles[number]
-        self._counts[number] += 1
-        if role == "" or (role is None and self._counts[number] > MOST_EVENTS):
-            return
-        for column, value in zip(self._columns, (process, tid, number, start_ns, end_ns), strict=True):
-            column.append(value)
+        if name not in self.names:
+            role = next((role for role, is_it in _ROLES.items() if is_it.fullmatch(name)), None)
+            self.names[name] = len(self.names), role
+        number, role = self.names[name]
+        self._counts[name] += 1
+        if role != "" and (role is not None or self._counts[name] <= MOST_EVENTS):
+            self._values[process].extend((tid, number, start_ns, end_ns))
 
     def of_process(self, process: int) -> dict[str, np.ndarray]:
         """int64 columns `tid`, `name`, `start`, `end` of a process's events, by start."""
-        columns = [
-            np.frombuffer(column, dtype=np.int64) if column else np.empty(0, np.int64) for column in self._columns
-        ]
-        mine = np.flatnonzero(columns[0] == process)
-        mine = mine[np.lexsort((-columns[4][mine], columns[3][mine]))]
-        return dict(zip(("tid", "name", "start", "end"), (column[mine] for column in columns[1:]), strict=True))
+        rows = np.array(self._values[process], dtype=np.int64).reshape(-1, 4)
+        rows = rows[np.lexsort((-rows[:, 3], rows[:, 2]))]
+        return dict(zip(("tid", "name", "start", "end"), rows.T, strict=True))
 
     def is_role(self, role: str | None) -> np.ndarray:
-        """bool by name: whether its events have this role."""
-        return np.array([own == role for own in self._roles], dtype=bool)
+        """bool by number of a name: whether its events have this role."""
+        return np.array([own == role for _, own in self.names.values()], dtype=bool)
 
 
 def annotated_spans(annotations: Annotations, process: int, *, reads_itself: bool) -> SpanColumns | None:

@@ -20,8 +20,14 @@ from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.tracers import calls
 from dxt_replay.profiler_merge.tracers.annotations import Annotations, annotated_spans
 from dxt_replay.profiler_merge.tracers.calls import NOT_KEPT, POSIX, STDIO, UNKNOWN, At, Effects, OpenFile, PathNumbers
-from dxt_replay.profiler_merge.tracers.text import Damage, text_lines
-from dxt_replay.profiler_merge.tracers.traced_job import MOST, TracedJob, TracedProcess, rank_processes
+from dxt_replay.profiler_merge.tracers.traced_job import (
+    MOST,
+    Damage,
+    TracedJob,
+    TracedProcess,
+    rank_processes,
+    text_lines,
+)
 from dxt_replay.traces.errors import LogError, ProfileError
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.units import format_counted

@@ -19,8 +19,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from dxt_replay.profiler_merge.request_hooks.log import MARK
-from dxt_replay.profiler_merge.tracers.text import Damage, text_lines
-from dxt_replay.profiler_merge.tracers.traced_job import MOST, TracedProcess
+from dxt_replay.profiler_merge.tracers.traced_job import MOST, Damage, TracedProcess, text_lines
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import LEAST_REFUSED, OPS, READ, WRITE
 from dxt_replay.traces.units import format_counted

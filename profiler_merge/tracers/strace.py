@@ -28,8 +28,7 @@ from dxt_replay.profiler_merge.tracers.calls import (
     OpenFile,
     PathNumbers,
 )
-from dxt_replay.profiler_merge.tracers.text import Damage, text_lines
-from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, rank_processes
+from dxt_replay.profiler_merge.tracers.traced_job import Damage, TracedJob, TracedProcess, rank_processes, text_lines
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import without_dots
 from dxt_replay.traces.schema import READ, WRITE

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import tempfile
+import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +14,8 @@ import numpy as np
 
 from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_process
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.unseen import recording_of
 
 TRACED_ROW = np.dtype(
@@ -27,6 +30,7 @@ name, else -1. `open_flags`: -1 where they are not known. Times are CLOCK_REALTI
 MOST = 1 << 62
 """Limit that all offsets, lengths and times stay below."""
 _BLOCK_ROWS = 1 << 16
+_BLOCK_BYTES = _LONGEST_LINE = 1 << 20
 
 _LAUNCHER = re.compile(
     r"(mpiexec|mpirun|orterun|orted|prterun|prted|prun|srun|jsrun|aprun|hydra_\w+|pmi_proxy|slurmstepd|palsd|torchrun"
@@ -268,3 +272,54 @@ def _below_launchers(
     for process in found:
         work[process.exe] += 1 + sum(each.operations for each in tree(process))
     return [process for process in found if process.exe == work.most_common(1)[0][0]]
+
+
+# The lines of a tracer's text file, plain or gzipped, in bounded memory, complete or cut off.
+
+
+@dataclass(slots=True)
+class Damage:
+    """Number of damaged lines, and names of files that end too early (`cut`) or whose compressed data do not match
+    their checksum, which follows the data (`damaged`)."""
+
+    lines: int = 0
+    cut: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+    def warnings(self) -> list[str]:
+        """One sentence for each kind of damage."""
+        found = []
+        if self.cut:
+            found.append(f"the end of {', '.join(self.cut)} is cut off: later events are not in the capture")
+        if self.damaged:
+            found.append(
+                f"the compressed data of {', '.join(self.damaged)} do not match their checksum: events after the "
+                "damage are not in the capture, and events before it may be wrong"
+            )
+        if self.lines:
+            found.append(f"{self.lines} damaged line{'s' * (self.lines > 1)} left out")
+        return found
+
+
+def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
+    """Each line without its end. What is cut off, or damaged in a gzip member, is noted in `damage` instead of raised.
+
+    Raises: LogError for a file that cannot be read, or expands beyond all measure."""
+    rest = b""
+    try:
+        with path.open("rb") as file:
+            try:
+                for block in unpacked_blocks(file, _BLOCK_BYTES):
+                    *lines, rest = (rest + block).split(b"\n")
+                    yield from lines
+                    if len(rest) > _LONGEST_LINE:
+                        damage.lines += 1
+                        rest = b""
+            except EOFError as error:
+                (damage.damaged if isinstance(error.__cause__, zlib.error) else damage.cut).append(path.name)
+            if rest:
+                yield rest
+    except ExpansionError as error:
+        raise LogError(f"{path} is not a trace: {error}") from error
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
