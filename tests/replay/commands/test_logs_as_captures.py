@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import dxt_replay
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.auditing import before, captures_made
@@ -180,12 +179,6 @@ def test_an_error_names_the_log_and_leaves_nothing(
     assert not list(system_temporary.iterdir())
 
 
-def test_a_place_without_permission_is_told(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(run_command(log, Path("/proc/r.capture"))) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot make a directory in /proc" in line
-
-
 # ------------------------------------------------------------------------------------------- ended before its time
 
 
@@ -219,21 +212,6 @@ def test_a_signal_while_merging_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["job.darshan"]
     assert not list(system_temporary.iterdir())
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
-
-
-def test_a_stopped_run_keeps_its_part_and_leaves_nothing_else(tmp_path: Path) -> None:
-    reads = [(10 * i, 10, 60.0 * i, 60.0 * i + 0.001) for i in range(2)]
-    job = JobSpec(nprocs=1, start_s=1000, end_s=1100)
-    records = [DxtRecord(record_id=1, reads=reads)]
-    slow = write_dxt_log(tmp_path / "slow.darshan", records, names={1: b"/a"}, job=job)
-    (tmp_path / "twin").mkdir(exist_ok=True)
-    assert main(["stage", str(slow), "--target", str(tmp_path / "twin")]) == 0
-    result = dxt_replay.run(
-        slow, tmp_path / "twin", tmp_path / "r.capture", on_progress=lambda _: signal.raise_signal(signal.SIGTERM)
-    )
-    assert result.stopped
-    assert open_capture(tmp_path / "r.capture").info.partial
-    assert {path.name for path in tmp_path.iterdir()} == {"slow.darshan", "twin", "r.capture"}
 
 
 # ----------------------------------------------------------------------------------------------------- under mpiexec
@@ -322,26 +300,6 @@ if rank == {receiver}:
     assert f"process {receiver} received a signal to stop and ends the replay" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["job.darshan"]
-
-
-@needs_mpi
-@pytest.mark.parametrize("broken", [0, 1])
-def test_under_mpiexec_a_bug_leaves_nothing(log: Path, tmp_path: Path, broken: int) -> None:
-    (tmp_path / "twin").mkdir(exist_ok=True)
-    assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
-    first = f"""
-if rank == {broken}:
-    bug = before("open", "*/job.capture/capture.json", lambda _: 1 / 0)
-    bug.__enter__()
-"""
-    done = under_mpi(run_command(log, tmp_path / "r.capture"), 2, first)
-    assert done.returncode != 0
-    assert done.stderr.count("Traceback") == 1
-    assert f"process {broken} failed and ends the replay" in done.stderr
-    hidden = [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
-    assert all(name.endswith(".dxt-replay") for name in hidden), "the unfinished replay of a process that was ended"
-    assert main(run_command(log, tmp_path / "r.capture", "--target", str(tmp_path / "twin"))) == 0
-    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")], "the next run removes it"
 
 
 def test_a_process_that_ignores_hangups_goes_on_ignoring_them(log: Path, tmp_path: Path) -> None:

@@ -65,12 +65,6 @@ def test_a_job_becomes_a_capture_and_the_next_command_is_printed(library, work, 
     assert (work / "run.recording" / "recording.txt").read_text(encoding="utf-8").startswith(PYTHON)
 
 
-def test_the_status_of_the_job_is_passed_on_and_it_is_merged_all_the_same(library, work, capfd) -> None:
-    assert record("--", PYTHON, "-c", "raise SystemExit(7)", library=library) == 7
-    assert (work / "run.capture").is_dir()
-    assert "exit status of the job  7" in capfd.readouterr().err
-
-
 def test_json_among_the_words_of_the_job_is_the_jobs(library, work, capfd) -> None:
     assert record("--", PYTHON, "-c", "print('trained')", "--json", library=library) == 0
     out, err = capfd.readouterr()
@@ -366,23 +360,3 @@ def test_strace_records_every_read(work, capfd, ending) -> None:
     ]
     assert reads == [(0, 1000), (1000, 1000), (2000, 1000), (3000, 0)]
     assert "each traced call takes 0.05 to 0.13 ms longer" in capfd.readouterr().err.replace("\n", " ")
-
-
-@pytest.mark.skipif(not can_strace(), reason="strace is not installed, or may not trace here")
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="/dev/shm is not there")
-def test_strace_records_data_wherever_they_lie(work, capfd) -> None:
-    """Files in memory, checkpoints of PyTorch and what lies in a folder named like a package's are data."""
-    (work / "my-info").mkdir()
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        files = [Path(memory) / "a.bin", work / "model.pth", work / "my-info" / "a.bin"]
-        for file in files:
-            file.write_bytes(bytes(1000))
-        program = (
-            "import os, sys\nfor name in [*sys.argv[1:], '/dev/null']:\n os.read(os.open(name, os.O_RDONLY), 2000)"
-        )
-        assert record("--with", "strace", "--", PYTHON, "-c", program, *map(str, files), "/dev/null") == 0
-    capture = open_capture(work / "run.capture")
-    rows = [row for batch in capture.operations() for row in batch.to_pylist()]
-    read = {capture.paths()[row["file_id"]]: row["length"] for row in rows if row["op"] == "read"}
-    assert {str(file): 1000 for file in files}.items() <= read.items()
-    assert "/dev/null" not in read

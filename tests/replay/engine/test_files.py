@@ -21,7 +21,6 @@ from dxt_replay.replay.engine.items import (
     ADD,
     AWAITS_OPEN,
     CLOSE,
-    MARK,
     NO_OPEN,
     OPEN,
     OPENS,
@@ -39,7 +38,6 @@ from dxt_replay.traces.errors import ReplayError, TargetError
 from tests.contract import no_file_may_grow
 from tests.fakes import FakeBackend, PythonPosix, make_batch
 from tests.replay.engine.issue_lanes import (
-    HOUR_NS,
     collect_all,
     counters_of,
     open_paths,
@@ -137,21 +135,6 @@ def test_a_file_is_closed_with_its_last_use(tmp_path):
     assert bytes(paths[2]) not in open_paths()
 
 
-def test_the_last_use_closes_before_the_next_wait(data):
-    """A file is not held open over a pause, because on a network file system closing is when data is written back."""
-    start, stop = started(), StopFlag()
-    files = Files([FileSlot(path=data, uses=1)])
-    lane = Lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
-    lane.submit(make_batch((READ_AT, 0, 0, 10, 0), (MARK, -1, 0, 0, HOUR_NS)))
-    thread = threading.Thread(target=lane.run)
-    thread.start()
-    while data in open_paths() or lane.items_done < 1:
-        time.sleep(0)
-    stop.set()
-    thread.join()
-    assert collect_all(lane)[0].count == 1
-
-
 @pytest.mark.parametrize("kind", [READ_AT, SEEK])
 def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(tmp_path, kind):
     """A named pipe is open once it has a writer."""
@@ -177,26 +160,6 @@ def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(tmp_path, kind):
         threads[0].join(60)
     assert [lane.opening for lane in lanes] == [NO_OPEN, NO_OPEN]
     assert bytes(fifo) not in open_paths()
-
-
-def test_a_lane_that_waited_for_an_open_shares_what_it_gave(tmp_path):
-    fifo = tmp_path / "pipe"
-    os.mkfifo(fifo)
-    files = Files([FileSlot(path=bytes(fifo), uses=3)])
-    start = started()
-    lanes = [Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(3)]
-    threads = [threading.Thread(target=lane.run) for lane in lanes]
-    for lane, thread, state in zip(lanes, threads, (OPENS, AWAITS_OPEN, AWAITS_OPEN), strict=True):
-        lane.submit(make_batch((READ_AT, 0, 0, 10, 0)))
-        lane.finish()
-        thread.start()
-        while lane.opening != state:
-            time.sleep(0.001)
-    with open(fifo, "wb"):
-        for thread in threads:
-            thread.join()
-    assert [done.result.tolist() for lane in lanes for done in collect_all(lane)] == [[-errno.ESPIPE]] * 3
-    assert bytes(fifo) not in open_paths(), "all three were counted as uses"
 
 
 @pytest.mark.parametrize("path", [b"", b"/a\0b"])

@@ -37,7 +37,6 @@ from dxt_replay.replay.engine.items import (
     SLEEP,
     SPIN,
     WAIT,
-    Completed,
     LoopPace,
 )
 from dxt_replay.traces.errors import ReplayError
@@ -49,23 +48,8 @@ from tests.replay.engine.issue_lanes import (
     collect_all,
     counters_of,
     open_paths,
-    run_lane,
     started,
 )
-
-
-def test_lanes_wait_for_the_gate(data):
-    start = StartGate()
-    files = Files([FileSlot(path=data, uses=1)])
-    lane = Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
-    lane.submit(make_batch((READ_AT, 0, 0, 1, 0)))
-    lane.finish()
-    thread = threading.Thread(target=lane.run)
-    thread.start()
-    assert lane.collect() is None
-    start.open(time.monotonic_ns())
-    thread.join()
-    assert collect_all(lane)[0].begin_ns[0] >= 0
 
 
 def test_a_gate_opens_once():
@@ -139,15 +123,6 @@ def test_a_stop_leaves_what_was_done(data, last):
         assert len(times) == 2
     files.close_all()
     assert data not in open_paths()
-
-
-def test_the_timer_slack_of_the_thread_is_as_before():
-    def slack():
-        return Path("/proc/self/timerslack_ns").read_text()
-
-    before = slack()
-    run_lane(Files([]))
-    assert slack() == before
 
 
 def test_many_batches_pass_the_ring_in_order(data):
@@ -242,19 +217,6 @@ def test_the_feeder_is_sent_to_a_lane_that_met_a_bug():
     assert lanes_to_feed([lane]) == [0]
     with pytest.raises(ZeroDivisionError):
         lane.collect()
-
-
-def test_results_of_several_batches_are_joined_in_order():
-    def part(first: int, count: int, items: int) -> Completed:
-        times = np.arange(first, first + count)
-        rows = make_batch(*((READ_AT, 0, first + i, 1, 0) for i in range(items)))
-        return Completed(items=rows, due_ns=times, begin_ns=times + 10, end_ns=times + 20, result=times + 30)
-
-    joined = Completed.joined([part(0, 3, 3), part(3, 1, 4)])
-    assert joined.items["_place"].tolist() == joined.due_ns.tolist() == [0, 1, 2, 3]
-    assert (joined.begin_ns - joined.due_ns).tolist() == [10] * 4
-    assert (joined.end_ns - joined.due_ns).tolist() == [20] * 4
-    assert (joined.result - joined.due_ns).tolist() == [30] * 4
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dxt_replay.replay.plan.layers import BACKENDS, POSIX, STDIO, choose_layers, spans_by_rank, survey_rank
+from dxt_replay.replay.plan.layers import BACKENDS, choose_layers, survey_rank
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import codes
-from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
+from tests.capture_builder import File, Op, build_capture, read, write
 
 OPS = [
     read(0, start_ns=0, length=8),
@@ -76,35 +74,7 @@ def test_the_layer_of_a_file_is_the_same_on_all_ranks(tmp_path):
     assert [(survey.operations, survey.lanes) for survey in found] == [(1, (0,)), (0, ())]
 
 
-def test_lanes_and_slots_know_their_back_ends(tmp_path):
-    ops = [
-        read(0, lane=0, length=80),
-        read(0, lane=1, length=4096, offset=80, api="STDIO", start_ns=1),  # beside the other layers
-        Op("open", 0, lane=1, start_ns=2),
-        write(1, lane=0, length=8, start_ns=3),
-    ]
-    survey = surveyed(build_capture(tmp_path, ops=ops, files=["/a.npy", "/b"]))
-    assert survey.slots.tolist() == [(0, POSIX, 2), (0, STDIO, 1), (1, POSIX, 1)]
-    assert dict(survey.lane_backends) == {0: frozenset({POSIX}), 1: frozenset({POSIX, STDIO})}
-
-
-def test_a_rename_uses_and_writes_both_names(tmp_path):
-    ops = [write(0, length=8), Op("rename", 0, other_file_id=1, start_ns=5)]
-    survey = surveyed(build_capture(tmp_path, ops=ops, files=["/a.tmp", "/a"]))
-    assert dict(survey.slots[["file_id", "uses"]].tolist()) == {0: 2, 1: 1}
-    assert (survey.writes.tolist(), survey.operations) == ([0, 1], 2)
-
-
 def test_a_rename_to_a_file_that_there_is_not_is_damage(tmp_path):
     capture = build_capture(tmp_path, ops=[Op("rename", 0, other_file_id=7)], files=[File("/a", size=0)])
     with pytest.raises(CaptureError, match="rename"):
         surveyed(capture)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100)), max_size=30))
-def test_the_spans_of_each_rank_are_found_in_their_order(placed):
-    table = spans_table([Span("step", at, at + 1, rank=rank, step=number) for number, (rank, at) in enumerate(placed)])
-    rows = table.to_pylist()
-    assert {rank: spans.to_pylist() for rank, spans in spans_by_rank(table, [0, 2, 7]).items()} == {
-        rank: [row for row in rows if row["rank"] == rank] for rank in (0, 2, 7)
-    }

@@ -1,6 +1,4 @@
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dxt_replay.replay.engine.items import (
     BATCH_ITEMS,
@@ -10,13 +8,11 @@ from dxt_replay.replay.engine.items import (
     OPEN,
     OPERATION_ROW,
     READ_AHEAD,
-    READ_AT,
     RENAME,
     RENAME_ROW,
     RING_BATCHES,
     SEEK,
     SLEEP,
-    SPIN,
     STAT,
     SYNC,
     WRITE_AT,
@@ -26,14 +22,13 @@ from dxt_replay.replay.plan.operations import (
     PROCESS_ITEMS,
     RankPlan,
     batch_items_of,
-    busy_intervals,
     compute_rows,
     process_slots,
 )
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.spill import SpillFile
-from dxt_replay.traces.schema import OPEN_FLAGS, SPAN_KINDS
-from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
+from dxt_replay.traces.schema import OPEN_FLAGS
+from tests.capture_builder import File, Op, Span, build_capture, read, write
 
 
 def drained(source, lane):
@@ -60,21 +55,6 @@ def planned(capture, pacing=None):
     survey = survey_rank(capture, 0, choose_layers(capture))
     _, _, (numbers,) = process_slots([survey])
     return RankPlan(capture, survey, numbers, pacing or Pacing(), origin_ns=100, spill=SpillFile())
-
-
-def test_each_lane_gets_its_own_operations_in_order(tmp_path):
-    ops = [
-        read(0, lane=0, start_ns=100, offset=7, length=3, step=4),
-        write(1, lane=1, start_ns=150, length=5),
-        read(0, lane=0, start_ns=400, offset=9, length=0),
-    ]
-    source = planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]))
-    first, _ = drained(source, 0)
-    own = first.view(OPERATION_ROW)
-    assert (own["offset"].tolist(), own["length"].tolist(), own["step"].tolist()) == ([7, 9], [3, 0], [4, -1])
-    assert (first["kind"].tolist(), first["due_ns"].tolist(), slots(first)) == ([READ_AT, READ_AT], [0, 300], [0, 0])
-    second, _ = drained(source, 1)
-    assert (second["kind"].tolist(), second["due_ns"].tolist(), slots(second)) == ([WRITE_AT], [50], [1])
 
 
 def test_batches_never_exceed_what_the_loop_takes_and_think_carries_over_between_them(tmp_path):
@@ -141,23 +121,3 @@ def test_the_compute_lane_has_the_gaps_and_the_borders_of_the_steps(tmp_path):
         (MARK, 160, 0, 1),
         (SLEEP, 200, 10, -1),
     ]
-
-
-@given(st.lists(st.tuples(st.sampled_from(SPAN_KINDS[:3]), st.integers(0, 50), st.integers(1, 20)), max_size=12))
-def test_gaps_never_cross_a_border_of_a_step(spans):
-    rows_of = [Span(kind, begin, begin + length, step=i) for i, (kind, begin, length) in enumerate(spans)]
-    rows = compute_rows(spans_table(rows_of), Pacing(), "sleep", origin_ns=0)
-    gaps = rows[rows["kind"] == SLEEP]
-    borders = rows[rows["kind"] == MARK]["due_ns"]
-    for begin, length in zip(gaps["due_ns"], durations(gaps), strict=True):
-        assert not np.any((borders > begin) & (borders < begin + length))
-    kinds = np.array([SPAN_KINDS.index(kind) for kind, _, _ in spans], dtype=np.int8)
-    begins = np.array([begin for _, begin, _ in spans], dtype=np.int64)
-    ends = begins + np.array([length for _, _, length in spans], dtype=np.int64)
-    assert durations(gaps).sum() == busy_intervals(kinds, begins, ends).length_ns
-
-
-def test_spun_compute_is_busy_and_scaled_with_speed(tmp_path):
-    capture = build_capture(tmp_path, spans=[Span("compute", 300, 320)])
-    rows = compute_of(capture, compute="spin", pacing=Pacing(speed=2.0))
-    assert list(zip(rows["kind"], rows["due_ns"], durations(rows), strict=True)) == [(SPIN, 100, 10)]

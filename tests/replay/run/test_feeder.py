@@ -8,7 +8,6 @@ import numpy as np
 
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.items import (
-    BATCH_ITEMS,
     MARK,
     PLAN_ROW,
     READ_AT,
@@ -17,7 +16,7 @@ from dxt_replay.replay.engine.items import (
     Completed,
     LoopPace,
 )
-from dxt_replay.replay.run.feeder import FedLane, Feeder, rows_of_lane
+from dxt_replay.replay.run.feeder import FedLane, Feeder
 
 
 class Ring:
@@ -64,21 +63,6 @@ def reads(count: int) -> list[np.ndarray]:
     return [plan_rows([0])] * count
 
 
-def test_a_lane_is_filled_and_told_when_nothing_more_comes() -> None:
-    lane, ring, left = fed(*reads(RING_BATCHES + 1))
-    lane.pump()
-    assert (len(ring.queued), len(left), ring.finished) == (RING_BATCHES, 1, False)
-    lane.pump()
-    assert (len(ring.queued), ring.finished) == (1, True)
-
-
-def test_to_collect_is_not_to_feed() -> None:
-    lane, ring, left = fed(*reads(3 * RING_BATCHES))
-    lane.pump()
-    lane.collect()
-    assert (ring.queued, len(left)) == ([], 2 * RING_BATCHES)
-
-
 def test_results_are_recorded_together_and_the_rest_at_the_end() -> None:
     counts: list[int] = []
     lane, _, _ = fed(*reads(RING_BATCHES + 3), record=lambda done: counts.append(done.count), record_items=RING_BATCHES)
@@ -110,8 +94,3 @@ def test_waits_and_compute_are_not_operations_done() -> None:
     for ring.items_done in range(6):
         done.append(lane.operations_done)
     assert done == [0, 0, 1, 1, 2, 2]
-
-
-def test_items_that_are_known_come_in_batches() -> None:
-    take = rows_of_lane(plan_rows(list(range(BATCH_ITEMS + 1))))
-    assert [len(take()), len(take()), len(take())] == [BATCH_ITEMS, 1, 0]

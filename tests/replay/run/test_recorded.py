@@ -3,10 +3,7 @@
 import errno
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dxt_replay.replay.causal.loop import FETCH
 from dxt_replay.replay.engine.items import (
@@ -23,12 +20,11 @@ from dxt_replay.replay.engine.items import (
     rows_of_each,
     wait,
 )
-from dxt_replay.replay.plan.spill import RowQueue, SpillFile
+from dxt_replay.replay.plan.spill import SpillFile
 from dxt_replay.replay.run.recorded import ComputeRecorder, LaneRecorder, TimeCollector, rank_rows
-from dxt_replay.replay.run.result import MOST_FAILURES, RESULT_ROW, Tally
+from dxt_replay.replay.run.result import MOST_FAILURES, Tally
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, TRACED, WRITE
 from tests.capture_builder import Span, spans_table
-from tests.examples import examples
 
 STAT, RENAME, SEEK = (OPS.index(name) for name in ("stat", "rename", "seek"))
 
@@ -94,48 +90,6 @@ def test_operations_are_recorded_as_the_capture_had_them_and_other_items_are_not
         ("seek", 77, 0, None, 3),
     ]
     assert rows.view(OPERATION_ROW)["offset"][1] == 12, "the plan is as it was"
-
-
-@given(st.lists(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 50)), min_size=1, max_size=6), max_size=5))
-def test_latencies_are_kept_by_operation_and_together(batches):
-    recorder, expected = recorder_of(), {}
-    for batch in batches:
-        rows = operations([OPS.index(name) for name, _ in batch])
-        recorder.record(completed(rows, [0] * len(batch), [time for _, time in batch]))
-        for name, time in batch:
-            expected.setdefault(OPS.index(name), []).append(time)
-    tally = recorder._times.tally()
-    for total, times in ((tally, 1), (tally + tally, 2)):
-        found = {op: each.values.repeat(each.counts).tolist() for op, each in total.latency_by_op.items()}
-        assert found == {op: sorted(latencies * times) for op, latencies in expected.items()}
-        assert list(found) == sorted(expected)
-        assert total.latency_ns.count == times * sum(map(len, batches))
-
-
-def test_a_stopped_batch_counts_only_what_was_done():
-    recorder = recorder_of(completed(operations([READ, READ], length=10), [1], [2], [10]))
-    assert recorder.tally.operations == len(recorder.rows) == 1
-
-
-@settings(max_examples=examples(50))
-@given(st.lists(st.lists(st.integers(0, 1000), max_size=30).map(sorted), max_size=5), st.integers(1, 7))
-def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
-    queues = []
-    for lane, begins in enumerate(lanes):
-        rows = np.zeros(len(begins), dtype=RESULT_ROW)
-        rows["begin_ns"], rows["lane"], rows["op"] = begins, lane, READ
-        rows["result"] = np.arange(len(begins))
-        queue = RowQueue(RESULT_ROW, SpillFile())
-        for part in np.array_split(rows, range(chunk, len(rows), chunk)):
-            queue.append(part)
-        queues.append(queue)
-    tables = list(rank_rows(4, queues))
-    rows = pa.concat_tables(tables).to_pylist() if tables else []
-    starts = [row["start_ns"] for row in rows]
-    assert starts == sorted(begin for lane in lanes for begin in lane)
-    for lane, begins in enumerate(lanes):
-        mine = [(row["start_ns"], row["result"]) for row in rows if row["lane"] == lane]
-        assert mine == [(begin, number) for number, begin in enumerate(begins)]
 
 
 EVENT = {"event": 5, "event_kind": FETCH, "step": 7}

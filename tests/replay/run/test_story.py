@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from dxt_replay.replay.engine.items import Packed, wait
+from dxt_replay.replay.plan import spill
 from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
 from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.replay.run.feeder import Progress
@@ -442,6 +443,30 @@ def test_the_dependency_columns_pass_through_replays(tmp_path: Path, readers: in
     timed = open_capture(source.path.parent / "timed.capture")
     assert timed.info.dependencies == "inferred", "without batch fetches"
     assert {row[-3:] for row in operation_keys(timed, 0, *DEPENDENCY_COLUMNS)} == {(None, None, None)}
+
+
+def test_rows_beyond_memory_wait_in_a_file_and_come_back_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each queue holds five rows, and a piece of the file a few more."""
+    written, write_rows = list[int](), spill.SpillFile.write
+
+    def write(file: spill.SpillFile, extent: int, offset: int, data: bytes) -> None:
+        written.append(extent)
+        write_rows(file, extent, offset, data)
+
+    for name, value in (("MEMORY_ROWS", 5), ("LEAST_ROWS", 5), ("EXTENT_BYTES", 700)):
+        monkeypatch.setattr(spill, name, value)
+    monkeypatch.setattr(spill.SpillFile, "write", write)
+    monkeypatch.setattr("dxt_replay.replay.run.recorded.CHUNK_ROWS", 3)
+    source = known(tmp_path)
+    replayed(source, Pace.STEPS)
+    replay = open_capture(source.path.parent / "r.capture")
+    for rank in source.ranks:
+        assert operation_keys(replay, rank) == operation_keys(source, rank)
+        begins = [row["start_ns"] for row in rows_of(replay) if row["rank"] == rank]
+        assert begins == sorted(begins)
+    assert len(written) > len(set(written)) > 3, "pieces are used again"
 
 
 def test_a_batch_is_fetched_only_after_its_reads(tmp_path: Path) -> None:
