@@ -60,17 +60,9 @@ class Job:
     logs: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Jobs:
-    """The jobs, by name. helpers: logs of processes that only looked like a part of a job (`uname`, trackers), which
-    were left out."""
-
-    jobs: tuple[Job, ...]
-    helpers: int
-
-
-def find_jobs(given: Sequence[Path], *, captures: bool) -> Jobs:
-    """The jobs in the given paths: logs, captures, and folders that hold both at any depth.
+def find_jobs(given: Sequence[Path], *, captures: bool) -> tuple[list[Job], int]:
+    """The jobs in the given paths, by name: logs, captures, and folders that hold both at any depth. And the number of
+    logs of processes that only looked like a part of a job (`uname`, trackers), which were left out.
 
     Logs of single processes are one job if they lie in one folder (or in its folders `rank<r>`) and share a job id, a
     parent or a command. A log of several ranks, or one that cannot be read, is a job of its own. `captures`: False
@@ -80,28 +72,31 @@ def find_jobs(given: Sequence[Path], *, captures: bool) -> Jobs:
     jobs: list[Job] = []
     logs: dict[Path, dict[Path, Path]] = {}
     for path in dict.fromkeys(given):
-        found = list(_recordings(path))
-        if not any(captures or is_log for _, is_log in found):
+        found = [each for each in _recordings(path) if captures or each[1]]
+        if not found:
             raise LogError(f"{path} holds no {'capture and no ' if captures else ''}{LOG_SUFFIXES[0]} log")
         root = path if path.is_dir() and not _is_capture(path) else path.parent
         for each, is_log in found:
             if is_log:
                 of_ranks = re.fullmatch(r"rank\d{1,7}", each.parent.name)
                 logs.setdefault(each.parent.parent if of_ranks else each.parent, {})[each] = root
-            elif captures:
+            else:
                 jobs.append(Job(name=_name(each, root), path=each))
     helpers = 0
     for _, roots in sorted(logs.items()):
-        opened: list[DarshanLog] = []
+        opened, groups = list[DarshanLog](), list[Sequence[Path]]()
         for path in sorted(roots):
             try:
                 opened.append(open_log(path))
             except LogError:  # merging it says why
-                jobs.append(Job(name=_name(path, roots[path]), path=path, logs=(path,)))
+                groups.append([path])
         grouped, left_out = logs_by_job(opened)
         helpers += left_out
-        jobs += [Job(name=_name(paths[0], roots[paths[0]]), path=paths[0], logs=tuple(paths)) for paths in grouped]
-    return Jobs(jobs=tuple(sorted(jobs, key=lambda job: job.name)), helpers=helpers)
+        jobs += [
+            Job(name=_name(paths[0], roots[paths[0]]), path=paths[0], logs=tuple(paths))
+            for paths in [*groups, *grouped]
+        ]
+    return sorted(jobs, key=lambda job: job.name), helpers
 
 
 def _recordings(path: Path) -> Iterator[tuple[Path, bool]]:
@@ -193,14 +188,14 @@ def merge_each(
     not stop the others. An earlier capture of the same logs is kept; `force` replaces it. `executor` shares the work.
     Raises: LogError for a folder without logs; UsageError if two jobs would have the same capture; WorkerError.
     """
-    found = find_jobs(several(logs), captures=False)
-    twice = [name for name, count in Counter(job.name for job in found.jobs).items() if count > 1]
+    jobs, helpers = find_jobs(several(logs), captures=False)
+    twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
     if twice:
-        same = [str(job.path) for job in found.jobs if job.name == twice[0]]
+        same = [str(job.path) for job in jobs if job.name == twice[0]]
         raise UsageError(f"{' and '.join(same)} would be merged into one capture: give the folder above them")
     options = MergeOptions(exclude=tuple(exclude), reconstruct=reconstruct, force=force)
-    made = _results(partial(_merged, Path(output), options), found.jobs, executor, on_job)
-    return MergedJobs(output=Path(output), jobs=tuple(made), helpers=found.helpers)
+    made = _results(partial(_merged, Path(output), options), jobs, executor, on_job)
+    return MergedJobs(output=Path(output), jobs=tuple(made), helpers=helpers)
 
 
 def _results(work: Callable[[Job], Any], jobs: Sequence[Job], executor: Work, on_job: OnJob | None) -> list[Any]:
@@ -318,16 +313,16 @@ def summarise_each(
     columns = [each.name for each in dataclasses.fields(JobSummary)]
     if sort not in columns:
         raise UsageError(f"--sort {sort}: give one of {', '.join(columns)}")
-    found = find_jobs(several(paths), captures=True)
+    jobs, helpers = find_jobs(several(paths), captures=True)
     # Made here and not in the worker, which may end at any time.
     with TemporaryDirectory(prefix="dxt-replay-") as folder:
-        lines: list[JobSummary] = _results(partial(_line, Path(folder)), found.jobs, executor, on_job)
+        lines: list[JobSummary] = _results(partial(_line, Path(folder)), jobs, executor, on_job)
 
     def place(job: JobSummary) -> tuple[bool, Any, str]:
         value = getattr(job, sort)
         return value is None, -value if isinstance(value, (int, float)) else value or "", job.name
 
-    return JobSummaries(jobs=tuple(sorted(lines, key=place)), helpers=found.helpers)
+    return JobSummaries(jobs=tuple(sorted(lines, key=place)), helpers=helpers)
 
 
 def _line(folder: Path, job: Job) -> JobSummary:

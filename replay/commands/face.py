@@ -69,16 +69,10 @@ class Option:
             raise UsageError(f"{flag} {str(value)!r}: choose {', '.join(self.choices)}")
         if self.least is None:
             return
-        limits = (
-            f"{self.least} or more"
-            if self.most is None
-            else f"{self.least} to {self.most}"
-            if self.inclusive
-            else f"a number between {self.least} and {self.most}"
-        )
-        most = float("inf") if self.most is None else self.most
-        if not (self.least <= value <= most if self.inclusive else self.least < value < most):
-            raise UsageError(f"{flag} {value:g}: give {limits}")
+        least, most = self.least, float("inf") if self.most is None else self.most
+        if not (least <= value <= most if self.inclusive else least < value < most):
+            between = f"{least} to {most}" if self.inclusive else f"a number between {least} and {most}"
+            raise UsageError(f"{flag} {value:g}: give {f'{least} or more' if self.most is None else between}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,31 +145,30 @@ class _Names(dict[str, Any]):
         return getattr(builtins, name, Any)
 
 
-def _members(kind: Any) -> list[Any]:
-    return [*get_args(kind)] if get_origin(kind) in (Union, UnionType) else [kind]
-
-
 @functools.cache
 def stated(function: Callable[..., Any]) -> Mapping[str, Stated]:
     """The parameters of a function that are options or arguments, by keyword."""
-    function = inspect.unwrap(function)
-    found = {}
+    function, found = inspect.unwrap(function), {}
+
+    def members(kind: Any) -> list[Any]:
+        return [*get_args(kind)] if get_origin(kind) in (Union, UnionType) else [kind]
+
     for keyword, parameter in inspect.signature(function).parameters.items():
-        if not isinstance(parameter.annotation, str):
-            continue
-        hint = eval(parameter.annotation, {}, _Names(vars(sys.modules[function.__module__])))
+        hint: Any = parameter.annotation
+        if isinstance(hint, str):
+            hint = eval(hint, {}, _Names(vars(sys.modules[function.__module__])))
         if get_origin(hint) is not Annotated:
             continue
         kind, about = get_args(hint)
-        kinds = _members(kind)
+        kinds = members(kind)
         rows = [each for each in kinds if isinstance(row := get_origin(each), type) and issubclass(row, Sequence)]
-        kinds += [member for row in rows for member in _members(get_args(row)[0])]
+        many = bool(rows) and getattr(about, "parse", None) is None
         found[keyword] = Stated(
             keyword=keyword,
             about=about,
-            kinds=tuple(kinds),
+            kinds=(*kinds, *(member for row in rows for member in members(get_args(row)[0]))),
             default=parameter.default,
-            many=(bool(rows) and getattr(about, "parse", None) is None) or parameter.kind is parameter.VAR_POSITIONAL,
+            many=many or parameter.kind is parameter.VAR_POSITIONAL,
         )
     return found
 
@@ -277,10 +270,9 @@ def command(
             text = text.partition("\n\nIn Python:")[0]
             parameters = [each for stated in options.values() if (each := _parameter(stated)) is not None]
             if shares:
-                by_size = "Processes that share the work."
-                cluster = "Dask scheduler whose workers share it."
-                parameters.append(click.Option(["--workers"], type=int, metavar="N", help=by_size))
-                parameters.append(click.Option(["--dask"], metavar="ADDRESS", help=cluster))
+                texts = ("Processes that share the work.", "Dask scheduler whose workers share it.")
+                parameters.append(click.Option(["--workers"], type=int, metavar="N", help=texts[0]))
+                parameters.append(click.Option(["--dask"], metavar="ADDRESS", help=texts[1]))
             parameters += session.common_options(hidden=True)
             epilog = "Every command also takes --json, --details, -q, -v and -h."
             return (cls or Command)(mine, params=parameters, callback=invoke, help=text, epilog=epilog, **settings)

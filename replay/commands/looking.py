@@ -404,7 +404,7 @@ def _are_many(paths: Sequence[Path]) -> bool:
     from dxt_replay.replay.jobs import find_jobs  # a capture needs no readers of logs
 
     try:
-        found = find_jobs([path], captures=True).jobs
+        found, _ = find_jobs([path], captures=True)
     except DxtReplayError:
         return False  # opening it as one job says what is wrong
     return len(found) > 1 or not found[0].logs

@@ -245,28 +245,19 @@ def rank_counts(text: str, flag: str = "--ranks") -> list[int]:
     counts: list[int] = []
     for place, word in enumerate(words):
         if word == "..." and len(counts) >= 2 and place + 1 < len(words) and words[place + 1].isdecimal():
-            counts += _between(counts[-2], counts[-1], int(words[place + 1]), text)
+            (first, value), last = counts[-2:], int(words[place + 1])
+            if not first < value < last:
+                raise UsageError(f"{flag} {text!r}: the numbers around ... must ascend")
+            ratio, step = (value // first, 0) if value % first == 0 else (1, value - first)
+            while (value := value * ratio + step) < last and len(counts) <= MOST_COUNTS:
+                counts.append(value)
         elif word.isdecimal() and int(word) > 0:
             counts.append(int(word))
         else:
-            raise UsageError(f"--ranks {text!r}: give numbers of ranks, such as 128,256,...,8192")
+            raise UsageError(f"{flag} {text!r}: give numbers of ranks, such as 128,256,...,8192")
     if len(counts) > MOST_COUNTS:
-        raise UsageError(f"--ranks {text!r} has {len(counts)} numbers; the limit is {MOST_COUNTS}")
+        raise UsageError(f"{flag} {text!r} has {len(counts)} numbers; the limit is {MOST_COUNTS}")
     return counts
-
-
-def _between(first: int, second: int, last: int, text: str) -> list[int]:
-    """The numbers that three dots stand for."""
-    if second <= first or last <= second:
-        raise UsageError(f"--ranks {text!r}: the numbers around ... must ascend")
-    doubled, value = second % first == 0, second
-    found: list[int] = []
-    while len(found) <= MOST_COUNTS:
-        value = value * (second // first) if doubled else value + (second - first)
-        if value >= last:
-            break
-        found.append(value)
-    return found
 
 
 @command(show="show.predict.simulation_sections")

@@ -181,7 +181,7 @@ def test_what_is_compressed_is_an_old_log_only_where_one_is_in_it(tmp_path, pack
 
 def test_logs_of_another_ending_are_found_too(tmp_path):
     write_dxt_log(tmp_path / "a.darshan_log", [DxtRecord(record_id=1, reads=[(0, 8, 1.0, 2.0)])], job=JobSpec(nprocs=1))
-    (found,) = find_jobs([tmp_path], captures=False).jobs
+    ((found,), _) = find_jobs([tmp_path], captures=False)
     assert (found.name, [path.name for path in found.logs]) == ("a", ["a.darshan_log"])
     assert find_logs(tmp_path) == [tmp_path / "a.darshan_log"]
 
