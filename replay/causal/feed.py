@@ -26,7 +26,8 @@ class LoopReads:
     def add(self, loop: TrainingLoop, batch: OperationBatch, chosen: np.ndarray) -> None:
         """Count the operations `chosen` (bool) of a batch."""
         self.loop_files[batch.file_id[chosen]] = True
-        self.lanes = tuple(dict.fromkeys([*self.lanes, *batch.lane[chosen].tolist()]))
+        lanes = batch.lane[chosen]
+        self.lanes += tuple(dict.fromkeys(lanes[~np.isin(lanes, self.lanes)].tolist()))
         event = containing(loop, loop.fetches, batch.start_ns[chosen])
         within = event != NO_EVENT
         within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[event[within]]

@@ -222,10 +222,11 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
     number = np.maximum.accumulate(moments.fetch_number)  # of the last fetch up to each event
     for batch in map(draft.placed, batches()):
         found = dependencies(batch)
-        need, follows = found["need"], found["follows"]
+        need, follows = found["need"].copy(), found["follows"].copy()  # without the other columns between
         is_needed = need != NO_EVENT
         np.maximum.at(last_end, need[is_needed], (batch.end_ns + found["ready_ns"])[is_needed])
-        for lane, mine in rows_by_lane(batch.lane):
+        by_lane = list(rows_by_lane(batch.lane))
+        for lane, mine in by_lane:
             events = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
             events[need[mine][is_needed[mine]]] = True
         if for_items:
@@ -236,7 +237,7 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
         depth.add(number[need[ahead]] - moments.count[follows[ahead]])
         # Fetches outside the profile may have held back an operation that waits for nothing.
         let_ns = np.where(feeds & (follows != NO_MOMENT), moments.time_ns[follows], _NEVER)
-        for lane, mine in rows_by_lane(batch.lane):
+        for lane, mine in by_lane:
             think.add(lane, batch.start_ns[mine], batch.end_ns[mine], need[mine], let_ns[mine])
     think_ns, long_think_ns = think.typical()
     lanes_make_ready = draft.synchronous or draft.known is not None or draft.production is not None
