@@ -59,14 +59,6 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[
             lambda at: dxt_replay.tables(dxt_replay.part(at / "source.capture", ranks="1")),
         ),
         (
-            "summary source.capture --part op=read,path=*/a",
-            lambda at: dxt_replay.tables(dxt_replay.part(at / "source.capture", operations=["read"], paths=["*/a"])),
-        ),
-        (
-            "compare source.capture replay.capture",
-            lambda at: dxt_replay.compare(at / "source.capture", at / "replay.capture"),
-        ),
-        (
             "compare source.capture replay.capture --floor replay.capture again.capture",
             lambda at: dxt_replay.compare(
                 at / "source.capture", at / "replay.capture", floor=[(at / "replay.capture", at / "again.capture")]
@@ -100,23 +92,9 @@ def test_a_command_answers_as_its_program_does(
             ),
         ),
         (
-            "run source.capture --target twin --pace think --speed 3 --part ranks=1 -o A.capture",
-            lambda at: dxt_replay.run(
-                dxt_replay.part(at / "source.capture", ranks="1"), at / "twin", at / "a.capture",
-                pace="think", speed=3.0,
-            ),
-        ),
-        (
             "run source.capture --target twin --pace steps --compute spin --repeat 2 -o A.capture",
             lambda at: dxt_replay.run_repeatedly(
                 at / "source.capture", at / "twin", at / "a.capture", 2, pace="steps", compute="spin"
-            ),
-        ),
-        (
-            "regress source.capture --baseline twin --candidate twin --repeats 6 --threshold 7 --record A.json",
-            lambda at: dxt_replay.regress(
-                at / "source.capture", at / "twin", at / "twin",
-                repeats=6, threshold_pct=7.0, record=at / "a.json",
             ),
         ),
         (

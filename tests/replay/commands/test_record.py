@@ -65,11 +65,34 @@ def test_a_job_becomes_a_capture_and_the_next_command_is_printed(library, work, 
     assert (work / "run.recording" / "recording.txt").read_text(encoding="utf-8").startswith(PYTHON)
 
 
-def test_json_among_the_words_of_the_job_is_the_jobs(library, work, capfd) -> None:
-    assert record("--", PYTHON, "-c", "print('trained')", "--json", library=library) == 0
-    out, err = capfd.readouterr()
-    assert out == "trained\n"
-    assert err.rstrip().endswith("next: dxt-replay summary run.capture")
+SAID = {
+    "a job that fails is merged": ({}, "raise SystemExit(7)", 7, "exit status of the job  7", True),
+    "a job that fails has what it has": ({}, "raise SystemExit(3)", 3, f"{WITHOUT_COMPUTE}: the job ended with", True),
+    "ended by a signal": ({}, "import os; os.kill(os.getpid(), 15)", 143, "ended by signal 15 and left no log", True),
+    "half a trace": ({"FAKE_DARSHAN_LOG": "half"}, "1", 0, "only 25.0% of the job's I/O is in the trace: record", True),
+    "inside the ranks": ({"PMI_SIZE": "8", "PMI_RANK": "3"}, "1", 2, "`dxt-replay record -- mpiexec -n 8", False),
+    "a variable for more than logs": ({"SITE_SCRATCH": "/"}, "1", 2, "the folder of SITE_SCRATCH (/)", False),
+    "a library without DXT": ({"FAKE_DARSHAN_LOG": "plain"}, "1", 2, "was built without DXT", False),
+    "a sitecustomize of the environment": ({"PYTHONPATH": "site"}, "1", 0, "mine still runs", True),
+}
+"""Environment, program of the job, status, a sentence on stderr, and whether the job ran."""
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_a_job_and_what_is_said_of_it(library, work, tmp_path, capfd, monkeypatch, case) -> None:
+    environment, program, status, sentence, ran = SAID[case]
+    (work / "site").mkdir()
+    (work / "site" / "sitecustomize.py").write_text("import sys\nprint('mine still runs', file=sys.stderr)\n")
+    logs = {
+        "half": lambda: fake_darshan.prepared_log(tmp_path / "half", counted=8),
+        "plain": lambda: fake_darshan.log_without_dxt(tmp_path / "plain"),
+        "site": lambda: work / "site",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(logs[value]()) if value in logs else value)
+    assert record("--", PYTHON, "-c", f"open('ran', 'w'); {program}", library=library) == status
+    assert sentence in " ".join(capfd.readouterr().err.split()).replace("job 7", "job  7")
+    assert (work / "ran").exists() == ran
 
 
 def test_json_has_standard_output_for_itself(library, work, capfd) -> None:
@@ -96,14 +119,6 @@ def test_what_exists_is_refused_before_the_job_starts(library, work, capfd) -> N
     assert not (work / "ran").exists()
     assert record("--force", *job, library=library) == 0
     assert (work / "ran").exists()
-
-
-def test_a_folder_that_is_not_a_recording_is_never_replaced(library, work, capfd) -> None:
-    (work / "mine").mkdir()
-    (work / "mine" / "thesis.tex").touch()
-    assert record("--force", "--logs", "mine", "--", PYTHON, "-c", "1", library=library) == 2
-    assert "is not a recording" in capfd.readouterr().err
-    assert (work / "mine" / "thesis.tex").exists()
 
 
 def test_what_a_job_reads_through_a_mapping_is_in_the_coverage(library, work, capfd) -> None:
@@ -141,13 +156,6 @@ def test_a_clock_that_was_set_meanwhile_is_said(library, work, capfd, monkeypatc
     assert said is None or said in err
 
 
-def test_an_incomplete_trace_says_what_to_do(library, work, capfd, monkeypatch, tmp_path) -> None:
-    prepared = fake_darshan.prepared_log(tmp_path / "partial", counted=8)
-    monkeypatch.setenv("FAKE_DARSHAN_LOG", str(prepared))
-    assert record("--", PYTHON, "-c", "1", library=library) == 0
-    assert "only 25.0% of the job's I/O is in the trace: record again with more memory" in capfd.readouterr().err
-
-
 def test_each_rank_behind_a_launcher_has_its_logs(library, work, capfd) -> None:
     launcher = work / "mpiexec"
     launcher.write_text('#!/bin/sh\nshift 2\nfor r in 0 2; do PMI_RANK=$r "$@" || exit; done\n', encoding="utf-8")
@@ -170,13 +178,6 @@ def test_the_launcher_itself_is_not_traced(library, work, capfd) -> None:
     out, err = capfd.readouterr()
     assert out == "False\n"
     assert "the job left no log" in err
-
-
-def test_recording_inside_the_ranks_is_refused(library, monkeypatch, capfd) -> None:
-    monkeypatch.setenv("PMI_SIZE", "8")
-    monkeypatch.setenv("PMI_RANK", "3")
-    assert record("--", PYTHON, "train.py", library=library) == 2
-    assert "`dxt-replay record -- mpiexec -n 8" in capfd.readouterr().err
 
 
 def test_hdf5_is_loaded_beside_a_darshan_that_calls_it(library, work, capfd) -> None:
@@ -243,21 +244,6 @@ def test_ctrl_c_leaves_what_was_recorded(library, work) -> None:
     assert traced_reads(work / "c.capture") == 2
 
 
-def test_a_sitecustomize_of_the_environment_still_runs(library, work, capfd, monkeypatch) -> None:
-    (work / "site").mkdir()
-    (work / "site" / "sitecustomize.py").write_text("print('my own')\n", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(work / "site"))
-    assert record("--", PYTHON, "-c", "print('trained')", library=library) == 0
-    assert capfd.readouterr().out == "my own\ntrained\n"
-
-
-def test_a_job_that_a_signal_ended_without_a_log_says_why(library, capfd) -> None:
-    assert record("--", PYTHON, "-c", "import os; os.kill(os.getpid(), 15)", library=library) == 143
-    err = capfd.readouterr().err
-    assert "ended by signal 15 and left no log" in err
-    assert "Traceback" not in err
-
-
 def test_counters_that_a_killed_process_left_are_used(library, work, tmp_path, capfd, monkeypatch) -> None:
     """Darshan keeps them in a mapped file of the temporary folder, which a process that ends in order removes."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -293,21 +279,6 @@ def test_a_folder_for_logs_of_the_site_is_replaced_for_this_job(library, work, t
     assert record("--", PYTHON, "-c", "print('trained')", library=library) == 0
     assert traced_reads(work / "run.capture") == 2
     assert list((tmp_path / "site").iterdir()) == []
-
-
-def test_a_variable_that_may_be_for_more_than_logs_is_named_and_not_changed(
-    library, work, tmp_path, capfd, monkeypatch
-) -> None:
-    monkeypatch.setenv("SITE_SCRATCH", str(tmp_path))
-    assert record("--", PYTHON, "-c", "pass", library=library) == 2
-    assert f"the folder of SITE_SCRATCH ({tmp_path})" in " ".join(capfd.readouterr().err.split())
-
-
-def test_a_library_without_dxt_is_refused_before_the_job(library, work, tmp_path, capfd, monkeypatch) -> None:
-    monkeypatch.setenv("FAKE_DARSHAN_LOG", str(fake_darshan.log_without_dxt(tmp_path / "plain")))
-    assert record("--", PYTHON, "-c", "open('ran', 'w')", library=library) == 2
-    assert "was built without DXT" in capfd.readouterr().err
-    assert not (work / "ran").exists()
 
 
 def test_without_any_tracer_it_says_how_to_get_each(work, capfd, monkeypatch) -> None:
