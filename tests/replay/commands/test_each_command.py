@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import dxt_replay
-from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.replay.commands import predicting
 from dxt_replay.replay.commands.main import main
@@ -264,7 +263,7 @@ def test_a_part_is_that_of_the_library(capture: Capture, say: Say) -> None:
     words = [word for part in parts for word in ("--part", part)]
     found = json.loads(say("summary", capture.path, *words, "--json"))
     assert found.pop("schema_version") == 1
-    assert found == json.loads(json.dumps(summarise(part_of(capture, Part.named(parts))).as_json()))
+    assert found == json.loads(json.dumps(dxt_replay.tables(part_of(capture, Part.named(parts))).as_json()))
     assert found["bytes"] == {"read": 4196, "written": 0}
 
 
