@@ -97,9 +97,9 @@ _COMMON = {
 
 def common_options(*, hidden: bool) -> list[click.Parameter]:
     """The options of every command. `hidden`: only the help of the program lists them."""
-    eager = {"is_flag": True, "expose_value": False, "callback": _set, "hidden": hidden}
+    alike: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _set, "hidden": hidden}
     return [
-        click.Option([*flags, name], is_eager=name == "as_json", help=text, **eager)
+        click.Option([*flags, name], is_eager=name == "as_json", help=text, **alike)
         for name, (flags, text) in _COMMON.items()
         if hidden or name in ("verbose", "quiet")
     ]

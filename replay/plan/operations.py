@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -72,14 +73,14 @@ class OperationBatch:
     @classmethod
     def of(cls, batch: pa.RecordBatch | pa.Table, mask: np.ndarray) -> OperationBatch:
         """The rows `mask` (bool) of a batch of the op stream, which may lack DEPENDENCY_COLUMNS."""
-        mask = slice(None) if mask.all() else mask  # no copies
-        columns = {name: batch.column(name).to_numpy()[mask] for name in BATCH_COLUMNS if name != "op"}
+        chosen: Any = slice(None) if mask.all() else mask  # no copies
+        columns = {name: batch.column(name).to_numpy()[chosen] for name in BATCH_COLUMNS if name != "op"}
         known = _NOTHING_KNOWN
         if "feeds" in batch.schema.names:
             known = np.empty(len(columns["lane"]), dtype=KNOWN_ROW)
             for name in DEPENDENCY_COLUMNS:
-                known[name] = batch.column(name).cast(pa.int64()).fill_null(-1).to_numpy()[mask]
-        return cls(op=codes(batch, "op")[mask], known=known, **columns)
+                known[name] = batch.column(name).cast(pa.int64()).fill_null(-1).to_numpy()[chosen]
+        return cls(op=codes(batch, "op")[chosen], known=known, **columns)
 
     def part(self, rows: slice) -> OperationBatch:
         return OperationBatch(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
