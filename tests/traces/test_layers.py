@@ -87,16 +87,6 @@ def test_a_summary_counts_what_a_replay_issues(tmp_path: Path) -> None:
     assert (found.operations.read, found.operations.other, found.reconstructed.read) == (2, 2, 0)
 
 
-def test_what_was_only_reconstructed_counts_at_its_layer(tmp_path: Path) -> None:
-    ops = [
-        Op("open", 0, api="MPIIO", length=1, start_ns=0),
-        read(0, api="POSIX", length=2, start_ns=1, origin="reconstructed"),
-    ]
-    capture = build_capture(tmp_path, files=["/f"], ops=ops)
-    assert counted_lengths(capture) == [2]
-    assert replayed_lengths(capture, reconstruct=False) == [1]
-
-
 def test_adjacent_windows_and_ranks_count_each_byte_once(tmp_path: Path) -> None:
     """A window may hold the MPI-IO read and not the POSIX read that carried it out."""
     ops = [

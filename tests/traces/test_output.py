@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay.traces.errors import TargetError, UnreadableError, unreadable
-from dxt_replay.traces.output import check_output, new_directory, new_file
+from dxt_replay.traces.output import check_output, new_file
 from dxt_replay.traces.schema import FILES_SCHEMA, SPANS_SCHEMA, CaptureInfo, Job
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import (
-    CAPTURE,
     OpsWriter,
     begin_capture,
     discard_capture,
@@ -127,16 +126,6 @@ def test_two_writers_of_one_name_do_not_share_a_working_directory(tmp_path: Path
     assert names(tmp_path) == ["c.capture"]
 
 
-def test_foreign_files_beside_the_output_stay(tmp_path: Path) -> None:
-    for name in (".c.capture.old", ".c.capture.new", ".c.capture.backup.dxt-replay"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "mine").write_text("x")
-    before = names(tmp_path)
-    write_capture(tmp_path / "c.capture")
-    write_capture(tmp_path / "c.capture", force=True)
-    assert names(tmp_path) == sorted([*before, "c.capture"])
-
-
 def _die_while_writing(path: Path) -> None:
     fill(begin_capture(path))
     os._exit(9)
@@ -237,14 +226,6 @@ def test_a_device_is_written_to_as_it_is() -> None:
     with new_file(Path("/dev/null")) as file:
         file.write(b"gone")
     assert Path("/dev/null").is_char_device()
-
-
-def test_names_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
-    path = tmp_path / ("n" * 255)
-    with new_directory(path, CAPTURE) as working:
-        fill(working)
-    assert open_capture(path).ranks == (0,)
-    assert names(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("name", ["x.html", "x.capture"])

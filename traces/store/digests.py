@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 DOCUMENT = "capture.json"
@@ -34,16 +33,9 @@ def digests_beside(paths: Iterable[Path]) -> Callable[[Path], str]:
 
     The returned function waits for the digest of a path. Raises: OSError where a file cannot be read.
     """
-    found: dict[Path, Future[str]] = {path: Future() for path in paths}
-
-    def take() -> None:
-        for path, future in found.items():
-            try:
-                future.set_result(file_digest(path))
-            except OSError as error:
-                future.set_exception(error)
-
-    threading.Thread(target=take, name="digests", daemon=True).start()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="digests")
+    found = {path: thread.submit(file_digest, path) for path in paths}
+    thread.shutdown(wait=False)
     return lambda path: found[path].result()
 
 

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.analysis.contents import contents
-from dxt_replay.traces.part import Part
-from dxt_replay.traces.store.part_capture import part_of
-from tests.capture_builder import File, build_capture, read
+from tests.capture_builder import File, build_capture
 
 
 def tfrecord(path: Path, lengths: list[int]) -> File:
@@ -60,15 +58,3 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     assert (found.tfrecords.num_rows, found.datasets.num_rows) == (0, 0)
     assert list(found.unread) == [str(tmp_path / name) for name in ("torn", "gone", "no.h5")]
     assert "record 1 ends beyond" in found.unread[str(tmp_path / "torn")]
-
-
-def test_files_may_lie_elsewhere_and_be_chosen(tmp_path: Path) -> None:
-    tfrecord(tmp_path / "a", [1])
-    tfrecord(tmp_path / "b", [1])
-    files = [File("/scratch/a", format="tfrecord"), File("/scratch/b", format="tfrecord")]
-    found = contents(
-        part_of(build_capture(tmp_path, files=files, ops=[read(1)]), Part(paths=("*/b",))),
-        locate=lambda path: tmp_path / Path(path).name,
-    )
-    assert found.tfrecords["path"].to_pylist() == ["/scratch/b"]
-    assert not found.unread

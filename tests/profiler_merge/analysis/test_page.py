@@ -17,8 +17,6 @@ from dxt_replay.profiler_merge.analysis.overview import MOST_FILES, file_offsets
 from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals, patterns
 from dxt_replay.profiler_merge.analysis.queries import relations
 from dxt_replay.profiler_merge.analysis.timeline import timeline
-from dxt_replay.traces.part import Part
-from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import Op, Span, build_capture, read, write
@@ -160,15 +158,6 @@ def test_totals_are_exact_at_every_budget(busy: Capture, budget: int) -> None:
     assert (found.resolution_ns == 0) == (budget == 10_000)
 
 
-def test_tracks_are_in_order_and_apart_by_kind(busy: Capture) -> None:
-    tracks = list(lane_bars(busy).tracks)
-    assert tracks == [
-        (rank, lane, kind)
-        for rank in (0, 1)
-        for lane, kind in ((0, "read"), (1, "read"), (2, "write"), (2, "metadata"), (2, "reconstructed"))
-    ]
-
-
 def test_every_operation_of_a_window_is_a_bar(busy: Capture) -> None:
     found = lane_bars(busy, most_bars=30, centres_ns=[("middle", 2_000_000, 2_400_000)])
     (window,) = found.windows
@@ -187,11 +176,6 @@ def test_a_window_is_cut_at_its_budget(busy: Capture) -> None:
     assert window.until_ns < 20_000_000
     starts = np.concatenate([bars.start_ns for bars in lane_bars(busy).tracks.values()])
     assert (starts < window.until_ns).sum() == 50
-
-
-def test_filters_choose_ranks(busy: Capture) -> None:
-    found = lane_bars(part_of(busy, Part(ranks=(1,))))
-    assert {rank for rank, _, _ in found.tracks} == {1}
 
 
 def offsets(capture: Capture, most_points: int = 1_000) -> tuple:
@@ -232,10 +216,6 @@ def test_files_and_operations_are_bounded(tmp_path: Path) -> None:
     found = offsets(build_capture(tmp_path, ops=ops, files=[f"/{number}" for number in range(30)]), 160)
     assert len(found) == MOST_FILES
     assert sum(len(part.rank) for part in found) <= 1.3 * 160
-
-
-def test_a_capture_without_operations_has_none(tmp_path: Path) -> None:
-    assert offsets(build_capture(tmp_path)) == ()
 
 
 def test_files_and_bytes_of_each_mount(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dxt_replay.profiler_merge.export import chrome
 from dxt_replay.profiler_merge.export.chrome import LANE_THREADS, write_chrome
 from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.store.reader import Capture
-from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.capture_builder import Op, Span, build_capture, read
 from tests.examples import examples
 
 
@@ -29,10 +29,6 @@ def load(path: Path | str) -> dict[str, Any]:
     return found
 
 
-def events_of(path: Path | str, kinds: str = "Xi") -> list[dict[str, Any]]:
-    return [event for event in load(path)["traceEvents"] if event["ph"] in kinds]
-
-
 def exported(capture: Capture, tmp_path: Path) -> list[dict[str, Any]]:
     write_chrome(capture, tmp_path / "out.json.gz")
     found: list[dict[str, Any]] = load(tmp_path / "out.json.gz")["traceEvents"]
@@ -43,22 +39,6 @@ def names_of(events: list[dict[str, Any]], what: str = "thread_name") -> dict[tu
     return {
         (e["pid"], e["tid"]): next(iter(e["args"].values())) for e in events if e["ph"] == "M" and e["name"] == what
     }
-
-
-def test_an_operation_is_an_interval_of_its_lane(tmp_path: Path) -> None:
-    op = write(
-        0, offset=4096, length=10, start_ns=9_007_199_254_740_993, end_ns=9_007_199_254_740_994, rank=2, lane=3,
-        api="MPIIO", step=5,
-    )  # fmt: skip
-    events = exported(build_capture(tmp_path, files=["/a"], ops=[op]), tmp_path)
-    (event,) = [event for event in events if event["ph"] == "X"]
-    assert event == {
-        "ph": "X", "pid": 2, "tid": 3, "cat": "io", "name": "write",
-        "ts": Decimal("9007199254740.993"), "dur": Decimal("0.001"),
-        "args": {"file": "/a", "offset": 4096, "length": 10, "api": "MPIIO", "step": 5},
-    }  # fmt: skip
-    assert names_of(events)[2, 3] == "lane 3"
-    assert names_of(events, "process_name") == {(0, 0): "rank 0", (2, 0): "rank 2"}
 
 
 def test_a_replay_shows_what_was_due(tmp_path: Path) -> None:
@@ -76,36 +56,6 @@ def test_a_replay_shows_what_was_due(tmp_path: Path) -> None:
     assert names_of(events)[0, due["tid"]] == "lane 1 due"
 
 
-def test_spans_have_lines_of_their_own_and_lanes_come_last(tmp_path: Path) -> None:
-    spans = [
-        Span("step", 0, 100, "train 1", step=1),
-        Span("compute", 10, 120),
-        Span("pipeline", 5, 50, "Map", thread=77),
-        Span("pipeline", 10, 20, "Decode", thread=77),
-        Span("pipeline", 30, 60, "Batch", thread=77),
-    ]
-    events = exported(build_capture(tmp_path, files=["/a"], ops=[read(0, start_ns=3, lane=0)], spans=spans), tmp_path)
-    names, order = names_of(events), names_of(events, "thread_sort_index")
-    line = {event["name"]: names[0, event["tid"]] for event in events if event["ph"] == "X"}
-    assert line == {
-        "train 1": "step", "compute": "compute", "Map": "pipeline, thread 77", "Decode": "pipeline, thread 77",
-        "Batch": "pipeline, thread 77 (overlap 1)", "read": "lane 0",
-    }  # fmt: skip
-    assert sorted(names.values(), key=lambda name: next(order[at] for at in names if names[at] == name)) == [
-        "step", "compute", "pipeline, thread 77", "pipeline, thread 77 (overlap 1)", "lane 0",
-    ]  # fmt: skip
-    assert [event.get("args") for event in events if event.get("name") == "train 1"] == [{"step": 1}]
-
-
-def test_parents_come_before_their_children(tmp_path: Path) -> None:
-    """An MPI-IO read and the POSIX read in it begin in the same nanosecond; the store keeps their order as given."""
-    ops = [read(0, start_ns=0, end_ns=5), read(0, start_ns=0, end_ns=9, api="MPIIO"), read(0, start_ns=9, end_ns=9)]
-    found = [
-        event for event in exported(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path) if event["ph"] == "X"
-    ]
-    assert [(event["args"]["api"], event["tid"]) for event in found] == [("MPIIO", 0), ("POSIX", 0), ("POSIX", 0)]
-
-
 def test_odd_names_are_valid_json(tmp_path: Path) -> None:
     paths: list[str | bytes] = ['/q"uo\\te', "/new\nline\x00\x1f", b"/odd\xff", "/ümläut \U0001f600 \u2028"]
     capture = build_capture(
@@ -117,23 +67,6 @@ def test_odd_names_are_valid_json(tmp_path: Path) -> None:
     found = [event for event in exported(capture, tmp_path) if event["ph"] == "X"]
     assert [event["args"]["file"] for event in found if event["cat"] == "io"] == capture.paths()
     assert found[0]["name"] == '</script>"\\ \x07 é'
-
-
-def test_slices_lose_nothing_and_many_events_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome, "SLICE_ROWS", 7)
-    monkeypatch.setattr(chrome, "EASY_EVENTS", 629)
-    ops = [
-        read(0, offset=i, length=1, start_ns=i * 10_000, rank=i % 3, lane=i % 2, due_ns=i * 10_000 - 1)
-        for i in range(300)
-    ]
-    spans = [Span("step", i * 100_000, i * 100_000 + 100_000, step=i, rank=1) for i in range(30)]
-    capture = build_capture(tmp_path, files=["/a"], ops=ops, spans=spans)
-    result = write_chrome(capture, tmp_path / "out.json.gz")
-    events = events_of(tmp_path / "out.json.gz")
-    assert sorted(event["args"]["offset"] for event in events if event["cat"] == "io") == [*range(300)]
-    assert [sum(event["cat"] == cat for event in events) for cat in ("due", "step")] == [300, 30]
-    assert result.files[0].entries == len(events) == 630
-    assert "630 events" in result.notes[0]
 
 
 interval = st.tuples(st.integers(0, 3), st.integers(0, 6), st.sampled_from([0, 1, 2, LANE_THREADS]), st.booleans())

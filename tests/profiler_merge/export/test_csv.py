@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.export import exported as module
 from dxt_replay.profiler_merge.export.exported import stream_csv, write_csv
-from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read, write
 from tests.examples import examples
@@ -43,25 +42,6 @@ def test_a_replayed_row_has_every_column(tmp_path: Path) -> None:
         b"rank,lane,op,api,path,offset,length,start_s,end_s,step,origin,due_s,result,new_path\r\n"
         b"1,3,read,STDIO,/a,4096,10,1.234567891,1.234567892,5,reconstructed,-0.000000001,-5,\r\n"
     )
-
-
-def test_what_is_not_known_is_empty(tmp_path: Path) -> None:
-    write_csv(build_capture(tmp_path, files=["/a"], ops=[read(0, offset=-1)]), tmp_path / "out.csv")
-    (row,) = rows_of(tmp_path / "out.csv")
-    assert [name for name, value in row.items() if value == ""] == ["offset", "step", "due_s", "result", "new_path"]
-
-
-def test_a_rename_names_both_files(tmp_path: Path) -> None:
-    ops = [Op("rename", 0, other_file_id=1), read(1, offset=1, start_ns=5)]
-    write_csv(build_capture(tmp_path, files=["/a", "/b"], ops=ops), tmp_path / "out.csv")
-    found = rows_of(tmp_path / "out.csv")
-    assert [(row["path"], row["new_path"], row["offset"]) for row in found] == [("/a", "/b", ""), ("/b", "", "1")]
-    for lost in (-1, 2):
-        damaged = build_capture(
-            tmp_path, name=f"lost{lost}", files=["/a", "/b"], ops=[Op("rename", 0, other_file_id=lost)]
-        )
-        with pytest.raises(CaptureError, match="a rename names a file"):
-            write_csv(damaged, tmp_path / "lost.csv")
 
 
 def test_paths_survive_quoting(tmp_path: Path) -> None:

@@ -35,42 +35,6 @@ def run_fio(folder: Path) -> dict[str, dict]:
     return {job["jobname"]: job for job in json.loads(done.stdout[done.stdout.index("{") :])["jobs"]}
 
 
-@pytest.mark.parametrize("slice_rows", [1, 2, fio.SLICE_ROWS])
-def test_a_lane_opens_each_file_from_its_first_to_its_last_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
-) -> None:
-    monkeypatch.setattr(fio, "SLICE_ROWS", slice_rows)
-    ops = [
-        read(0, offset=0, length=100, start_ns=5_000_000, end_ns=5_000_500),
-        write(1, offset=7, length=3, start_ns=5_001_999),
-        read(0, offset=100, length=50, start_ns=6_000_000),
-        read(0, offset=0, length=1, start_ns=5_500_000, lane=4),
-        read(1, offset=0, length=2, start_ns=7_000_000, rank=1),
-    ]
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=ops)
-    result = write_fio(capture, tmp_path / "out", paths=[b"/t/a", b"/t/b"], replayed=reads_and_writes)
-    assert lines_of(tmp_path / "out" / "rank-0-lane-0.iolog") == [
-        "fio version 3 iolog",
-        "1 /t/a add",
-        "1 /t/b add",
-        "1 /t/a open",
-        "1 /t/a read 0 100",
-        "2 /t/b open",
-        "2 /t/b write 7 3",
-        "2 /t/b close",
-        "1001 /t/a read 100 50",
-        "1001 /t/a close",
-    ]
-    assert lines_of(tmp_path / "out" / "rank-0-lane-4.iolog")[2:] == [
-        "501 /t/a open", "501 /t/a read 0 1", "501 /t/a close",
-    ]  # fmt: skip
-    assert lines_of(tmp_path / "out" / "rank-1-lane-0.iolog")[3] == "2001 /t/b read 0 2"
-    assert [Path(file.path).stem for file in result.files] == ["rank-0-lane-0", "rank-0-lane-4", "rank-1-lane-0"]
-    assert [file.entries for file in result.files] == [9, 4, 4]
-    assert (result.operations, result.left_out) == (5, {})
-    assert (tmp_path / "out" / fio.DIRECTORIES).read_bytes() == b"/t\0"
-
-
 def test_what_fio_cannot_do_is_left_out_and_counted(tmp_path: Path) -> None:
     ops = [
         read(0, length=0), read(0, offset=-1, length=5, start_ns=1), Op("stat", 0, start_ns=2),

@@ -20,7 +20,7 @@ from dxt_replay.traces.schema import (
     USAGE_SCHEMA,
 )
 from dxt_replay.traces.store.reader import Capture, open_capture
-from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.capture_builder import build_capture, read, write
 from tests.places import ROOT
 
 VERSION_2 = Path(__file__).parent / "captures" / "version-2"
@@ -104,9 +104,3 @@ def test_the_description_knows_every_version_and_name() -> None:
     text = (ROOT / "docs" / "capture-format.md").read_text(encoding="utf-8")
     assert all(f"| {version} |" in text for version in range(1, SCHEMA_VERSION + 1))
     assert not [name for names in VOCABULARY.values() for name in names if f"`{name}`" not in text]
-
-
-def test_spans_and_files_are_single_tables(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[Op("open", 0)], spans=[Span("step", 0, 9, step=0)])
-    assert list(pd.read_parquet(capture.path / "files.parquet").columns) == FILES_SCHEMA.names
-    assert list(pd.read_parquet(capture.path / "spans.parquet").columns) == SPANS_SCHEMA.names

@@ -243,12 +243,3 @@ def test_a_window_counts_its_batch_fetches_from_its_first(tmp_path: Path) -> Non
     earlier = build_capture(tmp_path, name="before", ops=before, files=["/a"], spans=fetches + steps, info=info)
     (only,) = part_of(earlier, Part(from_ns=250)).operations(columns=["follows_end"])
     assert only.to_pylist() == [{"follows_end": None}]
-
-
-def test_a_window_without_a_fetch_has_no_dependencies(tmp_path: Path) -> None:
-    ops = [read(0, start_ns=50, feeds=0, follows=0)]
-    spans = [Span("input_wait", 0, 10), Span("compute", 10, 100)]
-    info = CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,), dependencies="known")
-    capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=spans, info=info)
-    (batch,) = part_of(capture, Part(from_ns=20)).operations()
-    assert [batch.column(name).to_pylist() for name in ("feeds", "follows", "follows_end")] == [[None]] * 3
