@@ -8,7 +8,7 @@ one line of time, one after the other, so that one array operation serves all.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,6 @@ Exposed I/O is I/O within input wait and outside of all spans; input wait exclud
 I/O."""
 
 _MOST_NS = 1 << 62
-_NO_STEPS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,16 +59,16 @@ class RankLoop:
     pipeline: input being produced, by other threads or by the loop itself (a wait of READING_WAITS).
     """
 
-    step: np.ndarray = field(default_factory=lambda: _NO_STEPS)
-    start_ns: np.ndarray = field(default_factory=lambda: _NO_STEPS)
-    end_ns: np.ndarray = field(default_factory=lambda: _NO_STEPS)
-    evaluation: Intervals = field(default_factory=Intervals)
-    apart: Intervals = field(default_factory=Intervals)
-    wait: Intervals = field(default_factory=Intervals)
-    collective: Intervals = field(default_factory=Intervals)
-    checkpoint: Intervals = field(default_factory=Intervals)
-    compute: Intervals = field(default_factory=Intervals)
-    pipeline: Intervals = field(default_factory=Intervals)
+    step: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    evaluation: Intervals
+    apart: Intervals
+    wait: Intervals
+    collective: Intervals
+    checkpoint: Intervals
+    compute: Intervals
+    pipeline: Intervals
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, unreadable
+from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import (
     FILE_METADATA,
@@ -100,15 +101,8 @@ class OpsIndex:
 
     def ranks_together(self, rows: int) -> Iterator[tuple[int, ...]]:
         """The ranks with operations, in groups of at most so many operations, or of a single larger rank."""
-        some, size = list[int](), 0
-        for rank, count in zip(self.ranks, self.row_counts(self.ranks).tolist(), strict=True):
-            if some and size + count > rows:
-                yield tuple(some)
-                some, size = [], 0
-            some.append(rank)
-            size += count
-        if some:
-            yield tuple(some)
+        counts = dict(zip(self.ranks, self.row_counts(self.ranks).tolist(), strict=True))
+        return map(tuple, few_together(self.ranks, counts.__getitem__, rows))
 
     def is_single(self, rank: int) -> bool:
         """Whether one stretch holds all operations of a rank."""

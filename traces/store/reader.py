@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,8 @@ from dxt_replay.traces.store.index import (
 )
 from dxt_replay.traces.units import format_count
 
-KEPT_USAGE_ROWS = 1 << 20
-"""Rows of `Capture.usage` kept for the next call: 50 MB."""
+_KEPT_USAGES = 64
+"""Row groups of small ranks, or large ranks, whose usage is kept for the next call of `Capture.usage`."""
 
 COUNTED_TOGETHER = 1 << 20
 """Operations of the ranks whose counts are read at once: each has at most one count."""
@@ -83,8 +82,7 @@ class Capture:
         self.index = index
         self._footer: tuple[Path, pq.FileMetaData] | None = None
         self._shared: tuple[tuple[int, Sequence[str] | None], pa.RecordBatch] | None = None
-        self._usage: dict[int, pa.Table] = {}
-        self._kept_usage_rows = 0
+        self._kept_usage: dict[tuple[int, ...], pa.Table] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path: another process opens the capture there, once."""
@@ -243,20 +241,18 @@ class Capture:
 
     def usage(self, rank: int) -> pa.Table:
         """Usage of each file by each lane of a rank (`schema.USAGE_SCHEMA`): the stored counts, or counted now."""
-        if rank not in self._usage:
-            stretches = self.index.of(rank)
-            if not len(stretches):
-                return USAGE_SCHEMA.empty_table()
-            beside = self.index.rank[self.index.together(stretches[0])].tolist() if len(stretches) == 1 else [rank]
-            used = self._usage_of(beside)
-            if self._kept_usage_rows + used.num_rows > KEPT_USAGE_ROWS:
-                self._usage, self._kept_usage_rows = {}, 0
-            of_row = used["rank"].to_numpy()
-            limits = np.searchsorted(of_row, [*beside, beside[-1] + 1]).tolist()
-            for each, (begin, end) in zip(beside, pairwise(limits), strict=True):
-                self._usage[each] = used.slice(begin, end - begin)
-            self._kept_usage_rows += used.num_rows
-        return self._usage[rank]
+        stretches = self.index.of(rank)
+        if not len(stretches):
+            return USAGE_SCHEMA.empty_table()
+        alone = len(stretches) > 1
+        beside = (rank,) if alone else tuple(self.index.rank[self.index.together(stretches[0])].tolist())
+        if beside not in self._kept_usage:
+            if len(self._kept_usage) == _KEPT_USAGES:
+                self._kept_usage.clear()
+            self._kept_usage[beside] = self._usage_of(beside)
+        used = self._kept_usage[beside]
+        begin, end = np.searchsorted(used["rank"].to_numpy(), (rank, rank + 1)).tolist()
+        return used.slice(begin, end - begin)
 
     def usages(self) -> Iterator[pa.Table]:
         """`usage` of all ranks with operations, of many small ones in one table."""

@@ -259,7 +259,7 @@ def test_the_usage_leaves_the_library_s_own_requests_out(tmp_path: Path, source:
     files = hdf5_files(capture)
     data = data_only(files, source_requests(capture, 0, [0]))
     assert files.data_usage(capture, 0)["operations"].to_pylist() == [len(data)]
-    assert Hdf5Files().data_usage(capture, 0) is capture.usage(0)
+    assert Hdf5Files().data_usage(capture, 0).equals(capture.usage(0))
     kept = [~files.own_rows(batch) for batch in capture.operations(0)]
     assert int(np.concatenate(kept).sum()) == len(data) < capture.usage(0)["operations"].to_pylist()[0]
 
