@@ -38,13 +38,13 @@ _LANES = """SELECT rank, lane * 4
         number, start_ns, end_ns, length AS bytes, file_id, "offset"
     FROM ops WHERE counted AND list_contains(?, rank)"""
 
-_PAIRS = """WITH pairs AS (SELECT *, lag(start_ns) OVER same AS before, greatest(end_ns - start_ns,
+_KEYED = """CREATE OR REPLACE TEMP TABLE keyed AS WITH tracks AS ({tracks}),
+    pairs AS (SELECT *, lag(start_ns) OVER same AS before, greatest(end_ns - start_ns,
         lag(end_ns - start_ns) OVER same, start_ns - lag(end_ns) OVER same) AS longest FROM tracks
-        WINDOW same AS (PARTITION BY rank, track ORDER BY start_ns, number)),
-    keyed AS (SELECT *, CASE WHEN before IS NOT NULL THEN greatest(
+        WINDOW same AS (PARTITION BY rank, track ORDER BY start_ns, number))
+    SELECT * EXCLUDE (longest), CASE WHEN before IS NOT NULL THEN greatest(
         if(longest > 0, floor(4 * log2(longest))::INT + 1, 0),
-        if(start_ns <> before, 4 * (floor(log2(abs(xor(start_ns, before))))::INT - 8) + 1, 0)) END AS key FROM pairs)
-"""
+        if(start_ns <> before, 4 * (floor(log2(abs(xor(start_ns, before))))::INT - 8) + 1, 0)) END AS key FROM pairs"""
 """`key`: from which coarseness on an operation is drawn in one bar with the one before; null for the first of a track.
 The resolution of a key is the fourth root of 2 to its power."""
 
@@ -98,7 +98,7 @@ def lane_bars(
     At most about `most_bars`, and `window_operations` more for each of `centres_ns`, (name, from, until): the first
     operations of each are bars of their own.
     """
-    database.execute(f"CREATE OR REPLACE TEMP TABLE tracks AS {_LANES}", [list(ranks)])
+    database.execute(_KEYED.format(tracks=_LANES), [list(ranks)])
     key = _key(database, most_bars)
     windows = [Window(name=name, from_ns=begin, until_ns=until) for name, begin, until in centres_ns]
     if key is not None:
@@ -123,18 +123,16 @@ def loop_bars(
             parts.append((np.full(len(columns[0]), rank), np.full(len(columns[0]), track), *columns))
     table = pa.table(dict(zip(names, map(np.concatenate, zip(*parts, strict=True)), strict=True)))
     database.register("loops", table)
-    database.execute(
-        "CREATE OR REPLACE TEMP TABLE tracks AS SELECT *, 0 AS number, 0 AS bytes, -1 AS file_id FROM loops"
-    )
+    database.execute(_KEYED.format(tracks="SELECT *, 0 AS number, 0 AS bytes, -1 AS file_id FROM loops"))
     key = _key(database, most_bars)
     tracks = {(rank, _SHOWN_KINDS[track]): bars for (rank, track), bars in _joined(database, key, ()).items()}
     return Drawn(resolution_ns=_resolution_ns(key), windows=(), tracks=tracks)
 
 
 def _key(database: DuckDBPyConnection, most_bars: int) -> int | None:
-    """Key of the finest resolution that makes at most `most_bars` of the relation `tracks`; None if every operation can
+    """Key of the finest resolution that makes at most `most_bars` of the table `keyed`; None if every operation can
     be a bar of its own."""
-    found = database.execute(f"{_PAIRS} SELECT key, count(*) FROM keyed GROUP BY key ORDER BY key DESC").fetchall()
+    found = database.execute("SELECT key, count(*) FROM keyed GROUP BY key ORDER BY key DESC").fetchall()
     bars = sum(count for key, count in found if key is None)
     if bars + sum(count for key, count in found if key is not None) <= most_bars:
         return None
@@ -154,18 +152,18 @@ def _resolution_ns(key: int | None) -> int:
 def _cut(database: DuckDBPyConnection, window: Window, most: int) -> Window:
     """The window, cut before the operation after the first `most`."""
     last = database.execute(
-        "SELECT start_ns FROM tracks WHERE start_ns >= ? AND start_ns < ? ORDER BY start_ns LIMIT 1 OFFSET ?",
+        "SELECT start_ns FROM keyed WHERE start_ns >= ? AND start_ns < ? ORDER BY start_ns LIMIT 1 OFFSET ?",
         [window.from_ns, window.until_ns, most],
     ).fetchall()
     return Window(name=window.name, from_ns=window.from_ns, until_ns=last[0][0] if last else window.until_ns)
 
 
 def _joined(database: DuckDBPyConnection, key: int | None, windows: Sequence[Window]) -> dict[tuple[int, int], Bars]:
-    """The bars of the relation `tracks` by (rank, track): neighbours at most of `key`, outside of the windows."""
+    """The bars of the table `keyed` by (rank, track): neighbours at most of `key`, outside of the windows."""
     alone = " OR ".join(
         f"{name} >= {each.from_ns} AND {name} < {each.until_ns}" for each in windows for name in ("start_ns", "before")
     )
-    found = database.sql(f"""{_PAIRS}, grouped AS (SELECT *, sum(coalesce(key > {-1 if key is None else key}
+    found = database.sql(f"""WITH grouped AS (SELECT *, sum(coalesce(key > {-1 if key is None else key}
             OR {alone or "false"}, true)::INT) OVER (PARTITION BY rank, track ORDER BY start_ns, number) AS bar
             FROM keyed)
         SELECT rank::BIGINT AS rank, track::BIGINT AS track, min(start_ns) AS start_ns, max(end_ns) AS end_ns,

@@ -285,19 +285,20 @@ _RANK_FILES = f"""WITH mine AS MATERIALIZED (SELECT rank, file_id, op, number, "
         FROM (SELECT mine.*, length > 0 AND length < least(
             if(stripe_size > 0, stripe_size, {USUAL_STRIPE_BYTES}), size) AS small FROM mine JOIN files USING (file_id))
         GROUP BY ALL),
-    placed AS (SELECT *, "offset" - lag("offset") OVER same AS moved, lag(length) OVER same AS before FROM mine
+    placed AS (SELECT rank, file_id, op, number, "offset", length, lag("offset") OVER same AS last,
+        lag(length) OVER same AS before, lag("offset", 2) OVER same AS last_but_one FROM mine
         WHERE moved_data AND length > 0 AND "offset" >= 0
         WINDOW same AS (PARTITION BY rank, file_id, op ORDER BY number)),
-    classed AS (SELECT *, coalesce(moved <> 0 AND moved = lag(moved) OVER (
-        PARTITION BY rank, file_id, op ORDER BY number), false) AS again FROM placed),
+    classed AS (SELECT *, "offset" - last AS moved,
+        coalesce(moved <> 0 AND moved = last - last_but_one, false) AS again FROM placed),
     kinds AS (SELECT rank, file_id, count(*) FILTER (moved >= before) AS sequential,
         count(*) FILTER (moved = before) AS consecutive, count(*) FILTER (moved <> before AND again) AS strided,
         count(*) FILTER (moved <> before AND NOT again AND "offset" = 0) AS restarts,
         count(*) FILTER (moved <> before AND NOT again AND "offset" <> 0) AS random FROM classed GROUP BY ALL),
-    stretches AS (SELECT rank, file_id, number, least("offset", size) AS first, least("offset" + length, size) AS last
+    stretches AS (SELECT rank, file_id, number, least("offset", size) AS first, least("offset" + length, size) AS until
         FROM placed JOIN files USING (file_id) WHERE op = 'read'),
-    uniques AS (SELECT rank, file_id, sum(greatest(last - greatest(first, reached), 0)) AS unique_bytes_read
-        FROM (SELECT *, coalesce(max(last) OVER (PARTITION BY rank, file_id ORDER BY first, number
+    uniques AS (SELECT rank, file_id, sum(greatest(until - greatest(first, reached), 0)) AS unique_bytes_read
+        FROM (SELECT *, coalesce(max(until) OVER (PARTITION BY rank, file_id ORDER BY first, number
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS reached FROM stretches) GROUP BY ALL),
     known AS (SELECT rank, file_id, path, format::VARCHAR AS format,
         {", ".join(f"coalesce({name}, 0)::BIGINT AS {name}" for name in (*COUNTS, "unique_bytes_read"))}
