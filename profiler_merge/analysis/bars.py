@@ -121,8 +121,8 @@ def loop_bars(
         times = ((part.starts, part.ends, np.full(len(part), -1)) for part in others)
         for track, columns in enumerate([(loop.start_ns, loop.end_ns, loop.step), *times]):
             parts.append((np.full(len(columns[0]), rank), np.full(len(columns[0]), track), *columns))
-    table = pa.table(dict(zip(names, map(np.concatenate, zip(*parts, strict=True)), strict=True)))
-    database.register("loops", table)
+    merged = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    database.register("loops", pa.table(dict(zip(names, merged, strict=True))))
     database.execute(_KEYED.format(tracks="SELECT *, 0 AS number, 0 AS bytes, -1 AS file_id FROM loops"))
     key = _key(database, most_bars)
     tracks = {(rank, _SHOWN_KINDS[track]): bars for (rank, track), bars in _joined(database, key, ()).items()}
