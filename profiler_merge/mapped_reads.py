@@ -23,7 +23,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.files import shown
 from dxt_replay.profiler_merge.recorded_job import MAIN, THREAD, LaneFacts
-from dxt_replay.profiler_merge.rows import in_order, rows_of
+from dxt_replay.profiler_merge.rows import in_order, joined, rows_of
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.output import PAGE_FAULTS
 from dxt_replay.traces.row_order import distinct_rows
@@ -53,13 +53,6 @@ FAULT_ROW = np.dtype(
 )
 """As `recorder._page_faults` writes it."""
 
-MAPPED_ROW = np.dtype(
-    [(name, np.int64) for name in ("start_ns", "end_ns", "offset", "length")]
-    + [(name, np.int32) for name in ("tid", "file", "op")]
-    + [("open_flags", np.int16)]
-)
-"""An operation on a mapped file, CLOCK_REALTIME. `open_flags`: -1 where they are not known."""
-
 _ANNOUNCED = sum(1 << OPEN_FLAGS.index(flag) for flag in ("read", "sequential"))
 _NEVER = int(np.iinfo(np.int64).min)
 _MMAP, _OPEN, _CLOSE = APIS.index("MMAP"), OPS.index("open"), OPS.index("close")
@@ -85,16 +78,16 @@ class MappedReads:
         return dict(zip(pids.tolist(), np.split(order, first[1:]), strict=True)) if len(order) else {}
 
     def of_process(self, pid: int | None) -> np.ndarray:
-        """`MAPPED_ROW` of a process, in order of start."""
+        """The operations of a process as `ROW` with its `thread` ids, in order of start; times are CLOCK_REALTIME."""
         places = None if pid is None else self._by_process.get(pid)
         if places is None:
-            return np.empty(0, dtype=MAPPED_ROW)
+            return rows_of({}, 0)
         rows = self.faults[places]
         sizes = np.array(self.sizes, dtype=np.int64)[rows["file"]]
         rows = rows[(rows["kind"] >= MAPPING) | (sizes <= 0) | (rows["offset"] < sizes)]
         faults = rows[rows["kind"] < MAPPING]
         threads = (faults[faults["tid"] == tid] for tid in np.unique(faults["tid"]).tolist())
-        done = np.concatenate([_mappings(rows), *map(_reads, threads)])
+        done = joined([_mappings(rows), *map(_reads, threads)])
         sizes = np.array(self.sizes, dtype=np.int64)[done["file"]]
         done["length"] = np.where(sizes > 0, np.minimum(done["length"], sizes - done["offset"]), done["length"])
         done["length"][done["op"] != READ] = 0
@@ -188,13 +181,11 @@ def _mappings(rows: np.ndarray) -> np.ndarray:
         opens["open_flags"][mine["kind"][made[read]] == TORCH_MAPPING] = _ANNOUNCED
         closes["op"] = _CLOSE
         found += [opens, closes]
-    return np.concatenate(found) if found else np.empty(0, dtype=MAPPED_ROW)
+    return joined(found)
 
 
 def _reads(faults: np.ndarray) -> np.ndarray:
     """The reads of one thread."""
-    if not len(faults):
-        return np.empty(0, dtype=MAPPED_ROW)
     found = _operations(faults, READ)
     steps = _Steps(faults)
     ahead, goes_on = steps.ahead, steps.goes_on
@@ -209,10 +200,10 @@ def _reads(faults: np.ndarray) -> np.ndarray:
     first = np.insert(~near | (np.diff(found["offset"] // MOST_BYTES) != 0), 0, True)
     begin = np.flatnonzero(first)
     last = np.append(begin[1:], len(found)) - 1
-    joined = found[begin]
-    joined["end_ns"] = found["end_ns"][last]
-    joined["length"] = found["offset"][last] + found["length"][last] - joined["offset"]
-    return joined
+    whole = found[begin]
+    whole["end_ns"] = found["end_ns"][last]
+    whole["length"] = found["offset"][last] + found["length"][last] - whole["offset"]
+    return whole
 
 
 def _begin_at_first_use(reads: np.ndarray, begins: np.ndarray) -> None:
@@ -231,13 +222,10 @@ def _begin_at_first_use(reads: np.ndarray, begins: np.ndarray) -> None:
 
 
 def _operations(rows: np.ndarray, op: int) -> np.ndarray:
-    found = np.empty(len(rows), dtype=MAPPED_ROW)
-    for name in ("start_ns", "end_ns", "offset", "length", "tid", "file"):
-        found[name] = rows[name]
-    found["op"], found["open_flags"] = op, -1
-    if op != READ:
-        found["offset"] = -1
-    return found
+    """`ROW` of faults or mappings (`FAULT_ROW`)."""
+    columns = {name: rows[name] for name in ("start_ns", "end_ns", "length", "file")}
+    columns |= {"thread": rows["tid"], "offset": rows["offset"] if op == READ else np.full(len(rows), -1)}
+    return rows_of(columns, len(rows), op=op, api=_MMAP, origin=TRACED)
 
 
 def mapped_reads(logs: Iterable[Path]) -> MappedReads:
@@ -277,18 +265,19 @@ def mapped_rows(
     file: np.ndarray,
     zero_ns: int,
 ) -> tuple[np.ndarray, list[LaneFacts]]:
-    """The `rows` (`MAPPED_ROW`) of a process as `ROW` beside its `own`, and the facts of the lanes that they add.
+    """The `rows` (of `MappedReads.of_process`) beside the process's `own`, and the facts of the lanes that they add.
 
     lanes: the lane of each thread id that has one. A read that overlaps an operation there, as one inside a system call
     does, is in an added lane; so are all reads of other threads. facts: of the process. file: number of each row's.
     zero_ns: CLOCK_REALTIME of the capture's zero.
     """
-    columns = {name: rows[name] for name in ("op", "offset", "length", "open_flags")}
-    columns |= {name: rows[name] - zero_ns for name in ("start_ns", "end_ns")}
-    found = rows_of({**columns, "file": file}, len(rows), rank=rank, api=_MMAP, origin=TRACED)
+    found = rows.copy()
+    found["rank"], found["file"] = rank, file
+    for name in ("start_ns", "end_ns"):
+        found[name] -= zero_ns
     added: list[LaneFacts] = []
-    for tid in np.unique(rows["tid"]).tolist():
-        mine = np.flatnonzero(rows["tid"] == tid)
+    for tid in np.unique(rows["thread"]).tolist():
+        mine = np.flatnonzero(rows["thread"] == tid)
         apart = np.ones(len(mine), dtype=bool)
         if tid in lanes:
             taken = own[own["lane"] == lanes[tid]]

@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from dxt_replay.profiler_merge.recorder.tracers import (
     DARSHAN,
@@ -77,8 +78,7 @@ UNSET = (
 """Variables that would disable or thin out the recording, or give all processes one log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
+class Library(NamedTuple):
     """Darshan's runtime library, and where it was found, for people."""
 
     path: Path

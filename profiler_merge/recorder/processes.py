@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from dxt_replay.profiler_merge.recorder.watch import descendants, program_of
 from dxt_replay.traces.errors import UsageError
@@ -36,8 +36,7 @@ _SET_SUBREAPER = 36
 _MOVED = ("rchar", "wchar")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     """How a command ended.
 
     status: its exit status, 128 + N for one that signal N ended, as a shell reports it.

@@ -36,7 +36,6 @@ _CALLS = (
 )
 """System calls from which the operations of a job are rebuilt. A machine may lack some, so each is requested
 with `?`."""
-_FIRST_WITH_SECCOMP = (5, 3)
 _STRACE_NOTE = (
     "each traced call takes 0.05 to 0.13 ms longer, which small reads show in their times; io_uring is not traced"
 )
@@ -133,13 +132,9 @@ def find_strace(environment: Mapping[str, str]) -> Tracer:
     if program is None:
         raise RecordingError("strace is not installed: apt install strace, dnf install strace, or conda install strace")
     done = subprocess.run([program, "-V"], capture_output=True, text=True, check=False)
-    found = re.search(r"version (\d+)\.(\d+)", done.stdout)
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
-    options, note = ["-f", "-ttt", "-T", "-yy", "-s", "0", "-q", "-D", "-e", "signal=none"], _STRACE_NOTE
-    if version >= _FIRST_WITH_SECCOMP:
-        options.append("--seccomp-bpf")
-    else:
-        note += "; all other system calls take as much longer, too: use strace 5.3 or newer"
+    found = re.search(r"version (\d+\.\d+)", done.stdout)
+    # Without the filter (strace 5.3) all other system calls would take as much longer, too.
+    options = ["-f", "-ttt", "-T", "-yy", "-s", "0", "-q", "-D", "-e", "signal=none", "--seccomp-bpf"]
     options += ["-e", "trace=" + ",".join(f"?{name}" for name in _CALLS.split(","))]
     tried = subprocess.run(
         [program, *options, "-o", "/dev/null", "--", "true"], capture_output=True, text=True, check=False
@@ -147,16 +142,16 @@ def find_strace(environment: Mapping[str, str]) -> Tracer:
     if tried.returncode:
         raise RecordingError(
             f"strace cannot trace here ({(tried.stderr.strip() or 'no message').splitlines()[-1]}): allow ptrace (in a "
-            "container --cap-add=SYS_PTRACE), or record with Darshan or --with dftracer"
+            "container --cap-add=SYS_PTRACE), use strace 5.3 or newer, or record with Darshan or --with dftracer"
         )
     return Tracer(
         name=STRACE,
         program=Path(program),
         origin="PATH",
-        version=".".join(map(str, version)),
+        version=found[1] if found else "",
         prefix=f'{shlex.join([program, *options])} -o "{LOGS}/{OF_RANK}$(hostname).$$.strace" --',
         patterns=("*.strace",),
-        note=note,
+        note=_STRACE_NOTE,
     )
 
 

@@ -134,15 +134,12 @@ def reads_of(result: MergeResult, rank: int = 0) -> pa.Table:
     return operations.filter(pa.array(mine))
 
 
-def test_only_kinds_of_spans_that_the_contract_has(merged: Callable[[str], MergeResult]) -> None:
-    assert set(spans_of(merged("hf"))) - {"evaluation", *NO_BATCH} <= set(SPAN_KINDS)
-
-
 @pytest.mark.parametrize("name", TRUTHS)
 def test_steps_waits_evaluations_and_checkpoints_are_those_of_the_job(
     merged: Callable[[str], MergeResult], name: str
 ) -> None:
     truth, found = TRUTHS[name], spans_of(merged(name))
+    assert set(found) - {"evaluation", *NO_BATCH} <= set(SPAN_KINDS)
     assert found["step"] == truth.steps
     assert found["input_wait"] == len(truth.batches)
     assert (found["evaluation"], found["checkpoint"]) == (truth.evaluations, truth.checkpoints)
@@ -195,15 +192,12 @@ def test_reads_of_a_thread_that_no_trace_tells_are_not_the_loops(merged: Callabl
     assert result.info.dependencies == "inferred"
 
 
-def test_threads_that_never_overlap_are_one_lane(merged: Callable[[str], MergeResult]) -> None:
-    reads = reads_of(merged("threads"))
-    assert len(set(reads["lane"].to_pylist())) == 2  # of two workers, with three threads each
-
-
 @pytest.mark.parametrize(("name", "processes"), [("ahead", 2), ("grain", 1)])
 def test_each_thread_that_reads_ahead_takes_as_much(
     merged: Callable[[str], MergeResult], name: str, processes: int
 ) -> None:
+    threads = reads_of(merged("threads"))["lane"].to_pylist()
+    assert len(set(threads)) == 2  # of two workers, with three threads each that never overlap
     lanes = Counter(reads_of(merged(name))["lane"].to_pylist())
     assert len(lanes) == 3 * processes
     assert max(lanes.values()) - min(lanes.values()) <= 2
@@ -267,11 +261,14 @@ def test_keras(merged: Callable[[str], MergeResult], name: str) -> None:
     assert (found["step"], found["input_wait"], found["evaluation"], found["checkpoint"]) == (24, 32, 2, 1)
 
 
-def test_a_profile_of_some_steps_says_nothing_of_the_others(merged: Callable[[str], MergeResult]) -> None:
+def test_a_profile_of_some_steps_says_nothing_of_the_others(
+    merged: Callable[[str], MergeResult], tmp_path: Path
+) -> None:
     """The job profiled 6 of its 12 steps: their work is shown, and is no share of the whole loop."""
+    alone = merge([], find_profiles(MARKS / "profiled" / "profile"), tmp_path / "a.capture")  # needs no log
+    assert (alone.info.ranks, spans_of(alone)["step"], spans_of(alone)["input_wait"]) == ((0,), 12, 12)
     result = merged("profiled")
-    capture = open_capture(result.capture)
-    spans = capture.spans
+    spans = open_capture(result.capture).spans
     assert spans_of(result)["step"] == spans_of(result)["input_wait"] == 12
     assert "compute" not in spans["kind"].to_pylist()
     work = spans.filter(pa.array(np.array(spans["name"].to_pylist()) == "compute"))
@@ -281,16 +278,11 @@ def test_a_profile_of_some_steps_says_nothing_of_the_others(merged: Callable[[st
     assert min(pieces[step] for step in (4, 5, 6, 7)) > 3
     (text,) = [text for text in result.info.warnings if "the profile shows compute in" in text]
     assert "the marks of the other steps do not show it" in text
-    loop = dxt_replay.summary(capture).loop
-    assert loop is not None
-    assert loop.compute_pct is None
-
-
-def test_marks_claim_no_compute(merged: Callable[[str], MergeResult]) -> None:
-    found = dxt_replay.summary(open_capture(merged("fork").capture))
-    assert found.loop is not None
-    assert found.loop.compute_pct is None
-    assert not any("compute" in line for line in headline(found))
+    for name in ("profiled", "fork"):  # marks claim no compute
+        summary = dxt_replay.summary(open_capture(merged(name).capture))
+        assert summary.loop is not None
+        assert summary.loop.compute_pct is None
+        assert not any("compute" in line for line in headline(summary))
 
 
 # Marks alone
@@ -323,12 +315,6 @@ def test_hosts_are_joined_by_their_wall_clocks_and_the_doubt_is_said(tmp_path: P
     begins = [spans.filter(pa.array(spans["rank"].to_numpy() == rank))["start_ns"].to_numpy().min() for rank in (0, 1)]
     assert abs(begins[1] - begins[0] - 5_000_000_000) < 2_000_000_000
     assert any("how far they differ is not known" in text for text in result.info.warnings)
-
-
-def test_marks_and_a_profile_of_one_process_need_no_log(tmp_path: Path) -> None:
-    result = merge([], find_profiles(MARKS / "profiled" / "profile"), tmp_path / "a.capture")
-    assert result.info.ranks == (0,)
-    assert spans_of(result)["step"] == spans_of(result)["input_wait"] == 12
 
 
 def test_marks_that_are_packed_are_read_and_a_cut_file_is_refused(tmp_path: Path) -> None:
