@@ -66,7 +66,7 @@ class ProfilesAlone:
         return [f"made of marks or profiles alone, of {names}: no I/O was recorded. {rest}"]
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
-        """As of `Recording`. Raises: AlignmentError if one of several profiles has no date."""
+        """As of `Recording`. Raises: AlignmentError if one of several has no date; ProfileError if none is a rank's."""
         found = ProfilesByRank()
         unnumbered: list[frozenset[int]] = []
         begins = []
@@ -93,6 +93,8 @@ class ProfilesAlone:
             if profile.marks is not None:
                 begins.append(int(profile.marks.own.rows["t"].min(initial=np.iinfo(np.int64).max)))
             begins += [int(profile.start_ns.min())] if len(profile) else []
+        if not found.files:
+            raise ProfileError("the marks show no training loop: give those of all processes of the job, and its logs")
         self._by_rank, self.start_ns = found.files, min(begins, default=0)
         return ProfileRanks(by_rank=found.files, warnings=())
 
