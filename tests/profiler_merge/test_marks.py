@@ -409,3 +409,9 @@ def test_batches_beyond_the_bound_are_sums_and_no_step_is_made_up_of_them(tmp_pa
     steps = training_loop(marks.own).steps
     assert len(steps) == 3  # 0, 128 and 129: that of 1 would reach over the sum
     assert (np.diff(steps) < 10_000_000).all()
+
+
+def test_marks_of_workers_alone_are_refused_with_what_to_give_besides(tmp_path: Path) -> None:
+    workers = [path for path in find_profiles(MARKS / "fork" / "profile") if ".567." not in path.name]
+    with pytest.raises(ProfileError, match="show no training loop: give those of all processes"):
+        merge(workers, [], tmp_path / "a.capture")
