@@ -494,12 +494,12 @@ def _ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
     return [each for each in ranks if each is main or (each.program == main.program and each.overlaps(main))]
 
 
-def _rank_folder(process: ProcessFacts) -> int | None:
+def _rank_folder(process: ProcessFacts) -> int:
     """The rank of a process whose log lies in a folder `rank<r>`, as `dxt-replay record` makes one for each rank of an
-    MPI job and its workers."""
+    MPI job and its workers; else -1."""
     above = process.log.path.absolute().parent.parts[-_FOLDERS_ABOVE:]
     named = [found for part in above if (found := _RANK_FOLDER.fullmatch(part)) is not None]
-    return int(named[-1].group(1)) if named else None
+    return int(named[-1].group(1)) if named else -1
 
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:
@@ -507,11 +507,11 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
     these. A forked worker without a known rank becomes one too; a spawned one is given to a rank in turn."""
     warnings = []
     folder = {id(each): _rank_folder(each) for each in job}
-    in_folders = {folder[id(each)] for each in firsts} == {*folder.values()} and None not in folder.values()
+    in_folders = {folder[id(each)] for each in firsts} == {*folder.values()} and -1 not in folder.values()
     in_folders &= 1 < len(firsts) == len({*folder.values()})
     numbers = [folder[id(each)] if in_folders else rank for rank, each in enumerate(firsts)]
     rank_of = {id(each): rank for rank, each in zip(numbers, firsts, strict=True)}
-    workers: dict[int | None, list[ProcessFacts]] = {rank: [] for rank in sorted(rank_of.values())}
+    workers: dict[int, list[ProcessFacts]] = {rank: [] for rank in sorted(rank_of.values())}
     alone, dealt = list[ProcessLog](), set[int]()
     for each in job:
         if id(each) in rank_of:
