@@ -15,7 +15,7 @@ from benchmarks.large_job import FILES_PER_RANK, PATTERNS, even_capture, files_c
 from benchmarks.paper_figures import __main__ as paper
 from benchmarks.paper_figures.figures import APPLICATIONS, SCALED, SWEEPS, sweep_pages
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.log_rows import read_log_rows
+from dxt_replay.profiler_merge.rank_rows import read_log_rows
 from tests.places import ROOT
 
 

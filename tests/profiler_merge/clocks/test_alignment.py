@@ -17,8 +17,8 @@ from dxt_replay.profiler_merge.clocks.offsets import align_nesting
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
 from dxt_replay.profiler_merge.darshan.jobs import open_job
 from dxt_replay.profiler_merge.given_files import find_profiles
-from dxt_replay.profiler_merge.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.rank_rows import read_log_rows
 from dxt_replay.traces.errors import AlignmentError, ProfileError
 from dxt_replay.traces.schema import READ
 from tests import kineto_writer as kineto

@@ -49,5 +49,5 @@ def test_the_demo_says_what_to_do_next_and_keeps_what_it_made_when_asked(tmp_pat
     assert (kept / "cosmictagger.html").stat().st_size > 0
     source, replay = (open_capture(kept / name) for name in ("cosmictagger.capture", "cosmictagger-replay.capture"))
     # 48,359 were traced, the others are reconstructed.
-    assert source.operation_count() == replay.operation_count() == 48_359 + 118
+    assert source.operation_count() == replay.operation_count() == 48_359 + 106
     assert replay.info.made_by["result"]["failed"] == 0
