@@ -57,8 +57,7 @@ from dxt_replay.traces.store.writer import (
 from dxt_replay.traces.unseen import WRITTEN
 from dxt_replay.traces.version import VERSION
 
-NAME_CHARS = 16
-"""Hex digits of a name, 64 bits: two of 10 million parts share one with a probability of 3 in a million."""
+NAME_CHARS = 16  # Hex digits of a name, 64 bits: two of 10 million parts share one with a probability of 3 in a million
 
 
 def _words(text: str) -> frozenset[str]:
@@ -92,8 +91,7 @@ FILE_SYSTEMS = _words(
 _SOURCE_KINDS = frozenset(("capture", "chrome", "workload", "horovod", "tensorflow trace", *RECORDINGS, *PROFILES))
 """Kinds of the files that a capture was made from, also by earlier releases."""
 
-_FILTERS = frozenset(("gzip", "shuffle", "fletcher32", "szip", "nbit", "scaleoffset", "lzf"))
-"""Names of HDF5 filters."""
+_FILTERS = frozenset(("gzip", "shuffle", "fletcher32", "szip", "nbit", "scaleoffset", "lzf"))  # Names of HDF5 filters
 
 _WORDS = frozenset(
     (
@@ -149,8 +147,7 @@ class AnonymousNames:
     def path(self, path: bytes) -> str:
         """A path of as many parts: `/home/ann/train/a-01.tar.gz` is `/home/<name>/train/<name>.tar.gz`.
 
-        Kept: `s3://`, `..`, TOP_LEVEL and ROLES where they are a whole part, and EXTENSIONS.
-        """
+        Kept: `s3://`, `..`, TOP_LEVEL and ROLES where they are a whole part, and EXTENSIONS."""
         if path.startswith(b"<"):  # <STDIN>, <record 17>
             return (path if path in _STANDARD_STREAMS else b"<" + self._hashed(path) + b">").decode()
         parts = path.split(b"/")
@@ -230,8 +227,7 @@ class Anonymized(Result):
     operations, files, spans: their numbers, which are those of the original.
     replaced_parts: different parts of paths and of dataset names that have another name now.
     replaced_spans: different names of spans that are replaced.
-    random_key: whether the key was made for this capture alone, and is lost.
-    """
+    random_key: whether the key was made for this capture alone, and is lost."""
 
     path: Path
     operations: int
@@ -249,8 +245,7 @@ class Anonymized(Result):
 def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key: bool, force: bool) -> Anonymized:
     """Write the capture `output`. Operations are copied a row group at a time.
 
-    Raises: TargetError for `output`; CaptureError for a damaged source.
-    """
+    Raises: TargetError for `output`; CaptureError for a damaged source."""
     names = AnonymousNames(key)
     files, lanes, datasets = capture.files, capture.lanes, capture.hdf5
     column = capture.spans["name"].combine_chunks().dictionary_encode()
@@ -306,8 +301,7 @@ def _replaced(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Any]) ->
 def _thread_numbers(thread: np.ndarray) -> np.ndarray:
     """int64: the ids of the threads, which may be those of the machine, as small numbers in the same order.
 
-    UNION_THREAD stays; ids below it count down from -2.
-    """
+    UNION_THREAD stays; ids below it count down from -2."""
     found, place = np.unique(thread, return_inverse=True)
     below = int(np.count_nonzero(found < UNION_THREAD))
     numbers = np.arange(len(found), dtype=np.int64)

@@ -193,8 +193,7 @@ def run_child(words: Sequence[str], patience_s: float = 60.0) -> tuple[str, str]
     """Run a command without the variables of an MPI launcher: it is no process of the job that this one may be of.
 
     Returns its standard output, and why it failed ("" where it did not). After `patience_s` seconds it and the
-    processes that it started are killed. Never raises.
-    """
+    processes that it started are killed. Never raises."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
     try:
         child = subprocess.Popen(
@@ -340,8 +339,7 @@ def limits(processors: int, root: Path = ROOT) -> Checks:
 def clocks(loads: bool, root: Path = ROOT) -> Checks:
     """The clock of a replay, and how late this machine wakes an idle thread, which takes a second to measure.
 
-    loads: whether the compiled cores can be imported; the probe is one of them.
-    """
+    loads: whether the compiled cores can be imported; the probe is one of them."""
     source = text_in(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     reads = [time.monotonic_ns() for _ in range(1000)]
     cost_ns = min(later - earlier for earlier, later in pairwise(reads) if later > earlier)  # with the cost of Python
@@ -405,8 +403,7 @@ def tracers(environment: Mapping[str, str], library: Library | None) -> Checks:
 def place(directory: Path, loads: bool) -> Checks:
     """A directory. Writes and reads 1 MiB in a file without a name, or with one for a moment.
 
-    loads: whether the compiled cores can be imported; one of them counts cached pages.
-    """
+    loads: whether the compiled cores can be imported; one of them counts cached pages."""
     environment = target_environment(directory)
     if environment.file_system:
         found = f"{environment.file_system} of {environment.source}, mounted at {environment.mount_point}"
@@ -465,8 +462,7 @@ def _dropped(file: int, loads: bool) -> Check:
 def object_store(at: ObjectPlace) -> Checks:
     """An object target: one request of each kind that `stage` and `run` send, each once.
 
-    Writes an object of 1 MiB below the prefix and deletes it.
-    """
+    Writes an object of 1 MiB below the prefix and deletes it."""
     yield Check("endpoint", at.endpoint or "of the environment (AWS_ENDPOINT_URL, AWS_REGION)")
     try:
         client = at.client()

@@ -1,7 +1,8 @@
-"""Holds captures against their own digests, counts and sources, and staged twins against their manifests.
+"""Holds captures against their own digests, counts and sources, and staged twins against their manifests. Nothing is
+changed.
 
 Damage of a capture is looked for in the bytes first: if a digest differs, no table is opened. Of a twin, every byte is
-compared with what its seed makes again. Nothing is changed.
+compared with what its seed makes again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +39,7 @@ from dxt_replay.replay.target.path_columns import ancestors, column, directory_b
 from dxt_replay.replay.target.placement import is_twin_root
 from dxt_replay.replay.target.protocol import LOCK_NAME, Target
 from dxt_replay.replay.target.targets import open_target
-from dxt_replay.replay.target.writing import default_workers
+from dxt_replay.replay.target.writing import in_threads
 from dxt_replay.traces.errors import CaptureError, TargetError, UnreadableError, UsageError, exhausted, unreadable
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.plain import Result
@@ -53,22 +54,15 @@ from dxt_replay.traces.store.writer import foreign_name
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB
 
-MOST_KEPT = 1000
-"""Differences of one row that are kept with their text; all of them are counted."""
-
-RANGE_BYTES = 64 * MIB
-"""Bytes of a file of a twin that one thread compares at a time, whole blocks."""
-
+MOST_KEPT = 1000  # Differences of one row that are kept with their text; all of them are counted
+RANGE_BYTES = 64 * MIB  # Bytes of a file of a twin that one thread compares at a time, whole blocks
 SHA256 = "SHA-256"
 _ABSENT = "not there"
-_BATCH_FILES = 256
-"""Most files of one directory that a thread looks at in one call."""
-_COMPARED_FILES = 1 << 14
-"""Files whose rows of the manifest, some 2 kB each, are in memory at a time."""
-_ROWS_TOGETHER = 1 << 18
-"""Operations of the ranks that one thread looks at."""
-_DIGESTED_VERSION = 4
-"""Schema version since which every capture is written with digests."""
+_BATCH_FILES = 256  # Most files of one directory that a thread looks at in one call
+_COMPARED_FILES = 1 << 14  # Files whose rows of the manifest, some 2 kB each, are in memory at a time
+_ROWS_TOGETHER = 1 << 18  # Operations of the ranks that one thread looks at
+_DIGESTED_VERSION = 4  # Schema version since which every capture is written with digests
+_Answer = TypeVar("_Answer")
 _REPLAYED = ("operations", "read", "written")
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -79,21 +73,13 @@ _KINDS = {
     stat.S_IFCHR: "a character device",
 }
 
-_Task = TypeVar("_Task")
-_Answer = TypeVar("_Answer")
-Entry = Mapping[str, Any]
-"""A row of the manifest."""
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One thing that is not as it was written.
 
-    file: path below the capture or target.
-    what: the property that differs, such as "size" or "SHA-256".
-    expected, found: its values, for a person.
-    offset: of the first byte that differs, where that is known.
-    """
+    file: path below the capture or target. what: the property that differs, such as "size" or "SHA-256".
+    expected, found: its values, for a person. offset: of the first byte that differs, where that is known."""
 
     file: str
     what: str
@@ -106,11 +92,8 @@ class Difference:
 class CheckedPart:
     """One row: a part of a capture or a twin that was looked at.
 
-    checked: how many things of the kind `unit` were held against what they should be.
-    bytes: how many bytes were read for that.
-    differences: the first MOST_KEPT; `different` counts all.
-    note: what was not checked, and why.
-    """
+    checked: how many things of the kind `unit` were held against what they should be. bytes: how many were read for it.
+    differences: the first MOST_KEPT; `different` counts all. note: what was not checked, and why."""
 
     part: str
     unit: str
@@ -131,16 +114,18 @@ class CheckedPart:
             "note": self.note,
         }
 
-    def differs(self, file: str, what: str, expected: object, found: object) -> None:
+    def differs(self, file: str, what: str, expected: object, found: object, offset: int | None = None) -> None:
         """Count a difference."""
-        self.count([Difference(file, what, str(expected), str(found))])
+        self.different += 1
+        if len(self.differences) < MOST_KEPT:
+            found = printable(str(found))
+            self.differences.append(Difference(printable(file), what, str(expected), found, offset))
 
-    def count(self, differences: Iterable[Difference]) -> None:
-        """Count differences."""
-        for difference in differences:
-            self.different += 1
-            if len(self.differences) < MOST_KEPT:
-                self.differences.append(difference)
+    def add(self, other: CheckedPart) -> None:
+        """What another thread checked of the same part."""
+        self.checked, self.bytes = self.checked + other.checked, self.bytes + other.bytes
+        self.different += other.different
+        self.differences += other.differences[: MOST_KEPT - len(self.differences)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +173,7 @@ def verify_places(paths: Sequence[str | Path], *, sources: Sequence[Path], sizes
 
     `sources`: files that captures may have been made from, besides those that lie beside them.
     Raises: UsageError for a path that is neither, or a source that is not there; TargetError for a target that cannot
-    be opened.
-    """
+    be opened."""
     for source in sources:
         if not source.exists():
             raise UsageError(f"--source {printable(source)} does not exist")
@@ -219,14 +203,7 @@ def _kinds(path: str | Path) -> tuple[str, ...]:
     return ("capture",) * is_capture + ("twin",) * is_twin
 
 
-def _in_threads(work: Callable[[_Task], _Answer], tasks: Iterable[_Task]) -> list[_Answer]:
-    """The answers in the order of the tasks; hashing, reading and comparing run without the interpreter's lock."""
-    with ThreadPoolExecutor(default_workers(), thread_name_prefix="verify") as pool:
-        try:
-            return list(pool.map(work, tasks))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+# ------------------------------------------------------------------------------------------------------------- captures
 
 
 def _capture(path: Path, sources: Sequence[Path]) -> Iterator[CheckedPart]:
@@ -239,11 +216,12 @@ def _capture(path: Path, sources: Sequence[Path]) -> Iterator[CheckedPart]:
         return
     expected = {**info.digests, **part_digests(path)} if info.digests else {}
     names = sorted(name for name in expected if name != DOCUMENT)
-    for name, (found, size) in zip(names, _in_threads(lambda name: _digest(path / name), names), strict=True):
+    for name, (found, size) in zip(names, in_threads(lambda name: _digest(path / name), names), strict=True):
         digests.checked += 1
         digests.bytes += size
         if found != expected[name]:
             digests.differs(name, SHA256, expected[name], found)
+    damaged = bool(digests.different)
     if not expected and not is_ours(path, info):
         digests.note = f"{DOCUMENT} has no digests, as another program wrote it: checked by its rows alone"
     elif not expected and info.schema_version >= _DIGESTED_VERSION:
@@ -257,9 +235,9 @@ def _capture(path: Path, sources: Sequence[Path]) -> Iterator[CheckedPart]:
         raise unreadable(error, path) from error
     added = there - expected.keys() - {DOCUMENT} if expected else set()
     for name in sorted(added | ({foreign} if foreign is not None else set())):
-        digests.differs(printable(name), "file", _ABSENT, "there, and not part of the capture")
+        digests.differs(name, "file", _ABSENT, "there, and not part of the capture")
     yield digests
-    if any(each.what == SHA256 for each in digests.differences):
+    if damaged:
         yield CheckedPart("tables", "row", note="not read, since a digest differs")
     else:
         yield from _contents(path)
@@ -280,7 +258,7 @@ def _check_document(path: Path, part: CheckedPart) -> CaptureInfo | None:
         if own is None and info.digests:
             part.differs(DOCUMENT, SHA256, "its own digest among the digests", "none")
         for name in sorted(json.loads(text).keys() - {column.name for column in fields(CaptureInfo)}):
-            part.differs(DOCUMENT, "key", "a key that this release knows", printable(name))
+            part.differs(DOCUMENT, "key", "a key that this release knows", name)
         return info
     except FileNotFoundError:
         part.differs(DOCUMENT, "file", "a file", _ABSENT)
@@ -291,7 +269,7 @@ def _check_document(path: Path, part: CheckedPart) -> CaptureInfo | None:
     except UnreadableError:
         raise
     except CaptureError as error:
-        part.differs(DOCUMENT, "contents", "what docs/capture-format.md describes", printable(str(error)))
+        part.differs(DOCUMENT, "contents", "what docs/capture-format.md describes", error)
     return None
 
 
@@ -313,26 +291,20 @@ def _check_sources(path: Path, info: CaptureInfo, given: Sequence[Path]) -> Chec
     if info.made_by.get("anonymized"):
         part.note = "the capture is anonymized: its sources cannot be known from it"
         return part
-    wanted, found = {source.sha256: source.name for source in info.sources}, set()
-
-    def check(file: Path, *, given: bool) -> None:
+    wanted = {source.sha256: source.name for source in info.sources}
+    beside = [path.absolute().parent / name for name in wanted.values() if Path(name).name == name]
+    found = set[str]()
+    for file in (*given, *beside):
         content = file / DOCUMENT if file.is_dir() else file  # the digest of a capture is that of its document
-        if not given and not content.is_file():
-            return
+        by_name = [sha256 for sha256, name in wanted.items() if name == file.name]
+        if file not in given and (found.issuperset(by_name) or not content.is_file()):
+            continue
         digest, size = _digest(content)
-        part.checked += 1
-        part.bytes += size
+        part.checked, part.bytes = part.checked + 1, part.bytes + size
         found.add(digest)
         if digest not in wanted:
-            named = [sha256 for sha256, name in wanted.items() if name == file.name]
-            expected = named[0] if named else "the digest of one of the capture's sources"
-            part.differs(printable(file), SHA256, expected, digest)
-
-    for file in given:
-        check(file, given=True)
-    for sha256, name in wanted.items():
-        if sha256 not in found and Path(name).name == name:
-            check(path.absolute().parent / name, given=False)
+            expected = by_name[0] if by_name else "the digest of one of the capture's sources"
+            part.differs(str(file), SHA256, expected, digest)
     missing = [name for sha256, name in wanted.items() if sha256 not in found]
     if missing and not part.different:
         few = f"{len(missing)} of {len(wanted)} not at hand, such as {printable(missing[0])}"
@@ -342,13 +314,9 @@ def _check_sources(path: Path, info: CaptureInfo, given: Sequence[Path]) -> Chec
 
 def _contents(path: Path) -> Iterator[CheckedPart]:
     """The rows of a capture, held against the schema, the index and each other. Memory: some row groups a thread."""
-    try:
-        capture = open_capture(path)
-    except UnreadableError:
-        raise
-    except CaptureError as error:
-        tables = CheckedPart("tables", "row")
-        tables.differs(".", "contents", "tables that can be read", printable(str(error)))
+    tables = CheckedPart("tables", "row")
+    capture = _read(tables, ".", "contents", "tables that can be read", lambda: open_capture(path))
+    if capture is None:
         yield tables
         return
     operations, index, lanes = CheckedPart("operations", "row"), CheckedPart("index", "row"), []
@@ -360,11 +328,9 @@ def _contents(path: Path) -> Iterator[CheckedPart]:
             own.stored = StoredUsage(capture.path / INDEX_NAME, capture.files.num_rows)
         return _rank_rows(capture, own.stored if indexed else None, ranks)
 
-    for rows, counts, replayed, used in _in_threads(look, capture.index.ranks_together(_ROWS_TOGETHER)):
-        for part, found in ((operations, rows), (index, counts)):
-            part.checked += found.checked
-            part.count(found.differences)
-            part.different += found.different - len(found.differences)
+    for rows, counts, replayed, used in in_threads(look, capture.index.ranks_together(_ROWS_TOGETHER)):
+        operations.add(rows)
+        index.add(counts)
         totals += replayed
         lanes.append(used)
     if not indexed:
@@ -380,27 +346,30 @@ def _contents(path: Path) -> Iterator[CheckedPart]:
     yield from (CheckedPart("files", "row", checked=capture.files.num_rows), operations, index)
     for name in ("spans", "hdf5", "lanes"):
         part = CheckedPart(name, "row")
-        try:
-            part.checked = getattr(capture, name).num_rows  # reading the table checks it
-        except UnreadableError:
-            raise
-        except CaptureError as error:
-            part.differs(f"{name}.parquet", "contents", "rows as the schema describes them", printable(str(error)))
+        rows_as_described = "rows as the schema describes them"
+        table = _read(part, f"{name}.parquet", "contents", rows_as_described, partial(getattr, capture, name))
+        part.checked = 0 if table is None else table.num_rows  # reading the table checks it
         if name == "lanes" and part.checked:
-            _check_lanes(capture, lanes, part)
+            keys = ["rank", "lane"]
+            listed, used = capture.lanes.select(keys), pa.concat_tables(lanes)
+            for one, other, said, found in (
+                (used, listed, "a row for each lane of the operations", "none"),
+                (listed, used, "lanes with operations alone", "a lane without any"),
+            ):
+                for row in one.join(other, keys, join_type="left anti").sort_by("rank").to_pylist():
+                    part.differs("lanes.parquet", f"lane {row['lane']} of rank {row['rank']}", said, found)
         yield part
 
 
-def _check_lanes(capture: Capture, used: list[pa.Table], part: CheckedPart) -> None:
-    keys = ["rank", "lane"]
-    listed = capture.lanes.select(keys)
-    operations = pa.concat_tables(used) if used else listed.slice(0, 0)
-    for one, other, said, found in (
-        (operations, listed, "a row for each lane of the operations", "none"),
-        (listed, operations, "lanes with operations alone", "a lane without any"),
-    ):
-        for row in one.join(other, keys, join_type="left anti").sort_by("rank").to_pylist():
-            part.differs("lanes.parquet", f"lane {row['lane']} of rank {row['rank']}", said, found)
+def _read(part: CheckedPart, file: str, what: str, expected: str, read: Callable[[], _Answer]) -> _Answer | None:
+    """What `read` returns, None for damage, which is a difference. Raises: UnreadableError."""
+    try:
+        return read()
+    except UnreadableError:
+        raise
+    except CaptureError as error:
+        part.differs(file, what, expected, error)
+        return None
 
 
 def _rank_rows(
@@ -408,11 +377,11 @@ def _rank_rows(
 ) -> tuple[CheckedPart, CheckedPart, np.ndarray, pa.Table]:
     """Read the rows of `ranks`, which also compares each row group with the index, sum them, and look for overlap.
 
-    Returns the rows, their counts in the index, what a replay moved (`_REPLAYED`), and rank and lane, each once.
-    """
+    Returns the rows, their counts in the index, what a replay moved (`_REPLAYED`), and rank and lane, each once."""
     part, index, replayed = CheckedPart("operations", "row"), CheckedPart("index", "row"), np.zeros(3, dtype=np.int64)
     counter, order = UsageCounter(), LaneOrder()
-    try:
+
+    def count() -> pa.Table:
         batches = (batch for _, batch in capture.rank_operations(ranks))
         for some in few_together(batches, len, _ROWS_TOGETHER):
             rows = pa.Table.from_batches(some)
@@ -420,15 +389,15 @@ def _rank_rows(
             counter.add(rows)
             result, op = np.maximum(rows["result"].fill_null(0).to_numpy(), 0), codes(rows, "op")
             known = rows.num_rows - rows["result"].null_count
-            replayed += np.array([known, result[op == READ].sum(), result[op == WRITE].sum()])
-            part.count(order.add(rows))
-    except UnreadableError:
-        raise
-    except CaptureError as error:
-        what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        part.differs("ops", what, "rows as the schema describes them", printable(str(error)))
+            np.add(replayed, [known, result[op == READ].sum(), result[op == WRITE].sum()], out=replayed)
+            for overlap in order.add(rows):
+                part.differs("ops", *overlap)
+        return counter.table()
+
+    what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+    counted = _read(part, "ops", what, "rows as the schema describes them", count)
+    if counted is None:
         return part, index, replayed, USAGE_SCHEMA.empty_table().select(["rank", "lane"])
-    counted = counter.table()
     if stored is not None:
         there = stored.of(ranks) or USAGE_SCHEMA.empty_table()
         one, other = _sorted(there), _sorted(counted)
@@ -457,8 +426,9 @@ class LaneOrder:
         self._rows: dict[int, int] = {}
         self._named: set[int] = set()
 
-    def add(self, rows: pa.Table) -> list[Difference]:
-        """Look at the next rows. Returns the first overlap of each lane, unless an earlier call returned one."""
+    def add(self, rows: pa.Table) -> list[tuple[str, str, int]]:
+        """Look at the next rows. Returns what, expected and found of the first overlap of each lane, unless an earlier
+        call returned one."""
         rank, lane, start, end = (rows[name].to_numpy() for name in ("rank", "lane", "start_ns", "end_ns"))
         lanes, first, of_row = distinct(rank.astype(np.int64) << 32 | lane)  # both numbers have 31 bits
         order = stable_order(of_row)
@@ -473,12 +443,15 @@ class LaneOrder:
                 number = row - int(np.searchsorted(rank, its_rank)) + self._rows.get(its_rank, 0)
                 what = f"lane {lane[row]} of rank {its_rank}: start_ns of row {number} of the rank"
                 expected = f"at least {before[row]}, the end of the operation before it on the lane"
-                found.append(Difference("ops", what, expected, str(start[row])))
+                found.append((what, expected, int(start[row])))
         last = order[np.cumsum(np.bincount(of_row)) - 1] if len(order) else order
         self._ends.update(zip(lanes.tolist(), end[last].tolist(), strict=True))
         for its_rank, count in zip(*(each.tolist() for each in np.unique(rank, return_counts=True)), strict=True):
             self._rows[its_rank] = self._rows.get(its_rank, 0) + count
         return found
+
+
+# ---------------------------------------------------------------------------------------------------------------- twins
 
 
 def _twin(path: str | Path, captures: Sequence[Path], sizes_only: bool) -> list[CheckedPart]:
@@ -497,14 +470,14 @@ def _twin(path: str | Path, captures: Sequence[Path], sizes_only: bool) -> list[
         above = ancestors(paths)
         for file in above.filter(pc.is_in(above, value_set=paths)).to_pylist():
             for below in paths.filter(pc.starts_with(paths, f"{file}/")).to_pylist():
-                listed.differs(printable(below), "entry", "below a directory", f"below the file {printable(file)}")
+                listed.differs(below, "entry", "below a directory", f"below the file {file}")
         if len(manifest.files) and not manifest.data_sets:
             listed.differs(MANIFEST_NAME, "data_sets", "the data set of its files", "none")
         layouts = _check_needed(captures, target, manifest, listed, sizes_only=sizes_only)
-        files = CheckedPart("files", "file", checked=len(manifest.files))
+        files = CheckedPart("files", "file")
         batches = (batch.rows for batch in directory_batches(paths, _BATCH_FILES))
-        for found in _in_threads(lambda rows: list(_look(target, manifest.files.take(rows))), batches):
-            files.count(found)
+        for found in in_threads(lambda rows: _look(target, manifest.files.take(rows)), batches):
+            files.add(found)
         contents = CheckedPart("contents", "file", note="not read (--sizes-only)" if sizes_only else "")
         if not sizes_only:
             _compare_all(target, manifest, layouts, {each.file for each in files.differences}, contents)
@@ -516,8 +489,7 @@ def _check_needed(
 ) -> dict[str, Hdf5Layout]:
     """Hold the manifest against the files that each capture needs, if the manifest says that it was staged here.
 
-    Returns the layouts of the captures' HDF5 files, by digest: the manifest has digests alone.
-    """
+    Returns the layouts of the captures' HDF5 files, by digest: the manifest has digests alone."""
     layouts: dict[str, Hdf5Layout] = {}
     for path in captures:
         with suppress(CaptureError):  # a damaged capture has its own rows
@@ -526,7 +498,7 @@ def _check_needed(
             if data.identity in manifest.data_sets:
                 absent = data.files.path.filter(pc.invert(pc.is_in(data.files.path, value_set=manifest.path)))
                 for each in absent.to_pylist():
-                    part.differs(printable(each), "entry", f"one, as {printable(path)} needs it", "none")
+                    part.differs(each, "entry", f"one, as {printable(path)} needs it", "none")
             elif not part.note:
                 elsewhere = f"{printable(path)} was staged elsewhere or with --map"
                 part.note = f"{elsewhere}: whether its files are all listed is not known"
@@ -535,36 +507,32 @@ def _check_needed(
     return layouts
 
 
-def _differs(path: str, what: str, expected: object, found: object, offset: int | None = None) -> Difference:
-    return Difference(printable(path), what, str(expected), printable(str(found)), offset)
-
-
-def _look(target: Target, files: pa.Table) -> Iterator[Difference]:
+def _look(target: Target, files: pa.Table) -> CheckedPart:
     """The kind, links and size of files of one directory."""
-    paths = column(files["path"])
+    part, paths = CheckedPart("files", "file", checked=files.num_rows), column(files["path"])
     try:
-        found = target.stat(paths)
+        found = target.stat(paths).tolist()
     except TargetError as error:
         if exhausted(error.__cause__ or error) is not None:
             raise
-        yield _differs(paths[0].as_py().rpartition("/")[0], "directory", "one that can be used", error)
-        return
-    states = zip(files.to_pylist(), found.mode.tolist(), found.size.tolist(), found.links.tolist(), strict=True)
-    for entry, mode, size, links in states:
+        part.differs(paths[0].as_py().rpartition("/")[0], "directory", "one that can be used", error)
+        return part
+    for entry, (mode, size, links) in zip(files.to_pylist(), found, strict=True):
         path, state = entry["path"], entry["state"]
         if not mode and state == PLANNED:
-            yield _differs(path, "file", "whole", f"{_ABSENT}: its staging did not end; stage again")
+            part.differs(path, "file", "whole", f"{_ABSENT}: its staging did not end; stage again")
         elif not mode and state != CREATED_BY_RUN and not entry["written"]:
-            yield _differs(path, "file", f"{entry['size']} bytes", _ABSENT)
+            part.differs(path, "file", f"{entry['size']} bytes", _ABSENT)
         elif mode and not stat.S_ISREG(mode):
-            yield _differs(path, "kind", "a plain file", _KINDS.get(stat.S_IFMT(mode), "something else"))
+            part.differs(path, "kind", "a plain file", _KINDS.get(stat.S_IFMT(mode), "something else"))
         elif mode:
             if links > 1:
-                yield _differs(path, "names (hard links)", 1, links)
+                part.differs(path, "names (hard links)", 1, links)
             if state == PLANNED:
-                yield _differs(path, "state", "whole", "planned: its staging did not end; stage again")
+                part.differs(path, "state", "whole", "planned: its staging did not end; stage again")
             elif state != CREATED_BY_RUN and size != entry["size"]:
-                yield _differs(path, "size", entry["size"], size)
+                part.differs(path, "size", entry["size"], size)
+    return part
 
 
 def _compare_all(
@@ -579,14 +547,14 @@ def _compare_all(
         fit = [entry for entry in entries if printable(entry["path"]) not in unfit]
         known = [entry for entry in fit if entry["layout"] is None or entry["layout"] in layouts]
         ranges = [(entry, begin) for entry in known for begin in range(0, entry["size"], RANGE_BYTES)]
-        found = _in_threads(lambda some: _compare(target, *some, layouts), ranges)
+        found = in_threads(lambda some: _compare(target, *some, layouts), ranges)
         for (entry, begin), difference in zip(ranges, found, strict=True):
-            what = "bytes" if difference is None else difference.what
+            what = "bytes" if difference is None else difference[0]
             part.bytes += min(entry["size"] - begin, RANGE_BYTES) if what == "bytes" else 0
             if difference is not None and what == "bytes" and entry["written"]:
                 overwritten.add(entry["path"])
             elif difference is not None and not (what == "file" and entry["written"]):
-                part.count([difference])
+                part.differs(entry["path"], *difference)
         part.checked += len(known)
         by_size += len(fit) - len(known)
     notes = [f"{by_size} HDF5 by size alone: give their capture too, which has the chunks"] if by_size else []
@@ -594,37 +562,40 @@ def _compare_all(
     part.note = "; ".join(notes)
 
 
-def _compare(target: Target, entry: Entry, begin: int, layouts: Mapping[str, Hdf5Layout]) -> Difference | None:
-    """The first byte of a range of one file that is not what it should be."""
-    path, size = entry["path"], entry["size"]
+def _compare(
+    target: Target, entry: Mapping[str, Any], begin: int, layouts: Mapping[str, Hdf5Layout]
+) -> tuple[str, str, object, int | None] | None:
+    """What, expected, found and offset of the first byte of a range of one file that is not what it should be.
+
+    entry: its row of the manifest."""
+    size = entry["size"]
     content = hdf5_content(entry["record_id"], size, layouts.get(entry["layout"]), entry["data_bytes"] or 0)
     if entry["sparse"]:
         content = Content(record_id=entry["record_id"], size=size, is_hole=True)
     try:
-        with target.open(path) as file:
+        with target.open(entry["path"]) as file:
             if file is None:
-                return _differs(path, "file", f"{size} bytes", _ABSENT)
+                return "file", f"{size} bytes", _ABSENT, None
             found = content.first_difference(file, begin, min(size, begin + RANGE_BYTES))
     except TargetError as error:
         if exhausted(error.__cause__ or error) is not None:
             raise
-        return _differs(path, "contents", "a file that can be read", error)
-    return None if found is None else _differs(path, "bytes", found[1], found[2], found[0])
+        return "contents", "a file that can be read", error, None
+    return None if found is None else ("bytes", found[1], found[2], found[0])
 
 
 def _extra(target: Target, manifest: Manifest) -> CheckedPart:
     """Entries below the twin's roots that the manifest lacks. Other entries of the target belong to the user."""
     part = CheckedPart("nothing else", "name")
-    files = frozenset(manifest.path.to_pylist())
-    directories = frozenset(ancestors(manifest.path).to_pylist())
+    files, directories = set(manifest.path.to_pylist()), set(ancestors(manifest.path).to_pylist())
     try:
         for relative, is_directory in target.list():
             part.checked += 1
             if relative not in (directories if is_directory else files):
                 what = "directory" if is_directory else "name"
-                part.differs(printable(relative), what, "nothing that the manifest does not list", "there")
+                part.differs(relative, what, "nothing that the manifest does not list", "there")
     except OSError as error:
         part.differs(".", "directory", "directories that can be listed", error.strerror or error)
-    if target.stat(column([LOCK_NAME])).mode[0]:
+    if target.stat(column([LOCK_NAME]))[0, 0]:
         part.note = f"{LOCK_NAME} is there: a process uses the target, or was killed while it did"
     return part

@@ -39,8 +39,7 @@ class Calibration(Result):
     resident_after_drop_pct: share of the pages that stayed in the cache when they were dropped; None if unknown.
     own_objects: of an object store: whether objects of its own were read, otherwise those of a staged twin.
     rounds: complete rounds of trials. left_out: probes that were too slow for the time or too large for the data.
-    unseen: sentences on the limits of the calibration.
-    """
+    unseen: sentences on the limits of the calibration."""
 
     target: str | Path
     file_system: str
@@ -154,8 +153,7 @@ def calibrate_objects(
 
     It reads and writes objects of its own below the prefix, which are removed at the end, also after an error. Where it
     may not write, it reads the objects of a staged twin, and measures no PUT.
-    Raises: UsageError for a time that is too short; TargetError for a store that refuses requests.
-    """
+    Raises: UsageError for a time that is too short; TargetError for a store that refuses requests."""
     place, random = parse_object_url(url), np.random.default_rng(seed)
     run = Rounds(url, seconds, random, on_progress)
     with object_bench(place, random, FILL_SHARE * seconds, run.report) as bench:

@@ -24,8 +24,7 @@ def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]
     """(median, low, high) of one value of each trial, at least one; with fewer than 6 trials their whole range.
 
     The interval is that of order statistics: it assumes nothing about the distribution (David and Nagaraja, Order
-    Statistics, 3rd ed., 7.1).
-    """
+    Statistics, 3rd ed., 7.1)."""
     ranked = np.sort(np.asarray(values, dtype=float))
     trials, outside, probability = len(ranked), -1, 0.0
     while probability <= (1 - LEVEL) / 2 and outside < trials:
@@ -44,8 +43,7 @@ class Measured:
         all requests.
     spread: times of all requests over the mean of their trial, ascending, at most 256 of them.
     between_trials: half of the range of 9 in 10 trials as a share of their median. A run meets conditions of its own,
-        as a trial does: unlike the interval of the median, this does not shrink with the number of trials.
-    """
+        as a trial does: unlike the interval of the median, this does not shrink with the number of trials."""
 
     call: str
     state: str
@@ -127,8 +125,7 @@ def doubtful(measured: Sequence[Measured]) -> list[Measured]:
     A request takes at most as long as a larger one. A cached read takes at most as long as a cold one, and as most
     cached reads of its size. Without a larger one, a request takes at most the time of the next smaller one times the
     ratio of their sizes. A figure is in doubt only if most of its requests were far quicker than its mean: a call that
-    is always slow was not disturbed.
-    """
+    is always slow was not disturbed."""
 
     def bound(one: Measured) -> float:
         alike = [each for each in measured if each.call == one.call and each.in_flight == one.in_flight]
@@ -168,8 +165,7 @@ class Passed(NamedTuple):
     """The course of reads of one size after a pause: `burst` requests at once, then `per_s` requests a second.
 
     throttled: False if the burst is only a queue.
-    step_s: time of the steps in which the rate is granted, as a control group does it; 0 where none were seen.
-    """
+    step_s: time of the steps in which the rate is granted, as a control group does it; 0 where none were seen."""
 
     size: int
     burst: float
@@ -183,8 +179,7 @@ def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
     than 4.
 
     A line through the second half of the time gives the rate. Its value at the start is the burst. A throttle that
-    grants its rate in steps, as a control group does every 100 ms, has a burst of half a step.
-    """
+    grants its rate in steps, as a control group does every 100 ms, has a burst of half a step."""
     if len(end_ns) < 4 or end_ns[0] >= end_ns[-1]:
         return None
     ended = end_ns / 1e9
@@ -217,8 +212,7 @@ def throttles(found: Sequence[Passed]) -> tuple[Limit, ...]:
     """The limits of reads: of bytes, of requests, or of both; none if no size was throttled.
 
     A rate in bytes or in requests that at least two sizes have in common is a limit. A throttled size with another
-    rate has the other limit.
-    """
+    rate has the other limit."""
     seen = [each for each in found if each.throttled]
     if not seen:
         return ()
@@ -281,8 +275,7 @@ def fit_model(
     limits: of a throttle, if there is one; the model then has the times of single reads only.
     cache: what the system says of its page cache; None if pages could not be dropped before cold reads. Without it, or
     if cached reads are as slow as cold ones, the model has no page cache.
-    least_uncertainty: lower bound of the model's uncertainty, as a share.
-    """
+    least_uncertainty: lower bound of the model's uncertainty, as a share."""
     cold = _of(measured, "read", "cold")
     cached, alone = (_alone(_of(measured, "read", state)) for state in ("cached", "cold"))
     writes, synced = _alone(_of(measured, "write")), _alone(_of(measured, "sync"))
@@ -327,8 +320,7 @@ def fit_objects(
 ) -> StorageModel:
     """The storage model of the requests to an object store. `opens_ask`: whether an open sends a HEAD.
 
-    A request that was not measured takes no time there.
-    """
+    A request that was not measured takes no time there."""
     gets, heads = _of(measured, "GET"), _of(measured, "HEAD")
     found = {
         "read": _alone(gets) if limits else gets,

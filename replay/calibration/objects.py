@@ -200,8 +200,7 @@ def object_figures(measured: Sequence[Measured], *, own_objects: bool) -> dict[s
 
     first_byte_us: from the call of a GET of the smallest range to the head of its answer, median, us.
     first_byte_large_us: the same of the largest range. connection_bytes_per_s: bandwidth of one connection after it.
-    by_connections: request rate (smallest ranges) and bandwidth (largest) of so many connections at once.
-    """
+    by_connections: request rate (smallest ranges) and bandwidth (largest) of so many connections at once."""
     whole = {(each.size, each.in_flight): each for each in measured if (each.call, each.state) == ("GET", "")}
     first = {each.size: each.p50_ns for each in measured if (each.call, each.state) == ("GET", "first byte")}
     small, large = min(size for size, _ in whole), max(size for size, _ in whole)

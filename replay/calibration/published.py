@@ -36,8 +36,7 @@ class PublishedSteps:
     steps: of an epoch. cost_ms: what a later step takes beyond its compute.
     steady_bytes_per_s: what later steps took in; first_bytes_per_s: what the readers of the first step took in, None
     where tf.data reads. Both are lower bounds of the storage; `storage_limits` where they agree and ranks waited, which
-    a limit of the readers' processors would cause, too.
-    """
+    a limit of the readers' processors would cause, too."""
 
     ranks: int
     runs: int
@@ -115,8 +114,7 @@ def published_results(folder: Path) -> Published:
     """The results in a folder of runs of one workload, which may differ in their number of ranks.
 
     Raises: UsageError for a folder without runs that trained, for runs of several workloads, and for files that DLIO
-    does not write.
-    """
+    does not write."""
     left_out: dict[str, str] = {}
     found: dict[tuple[str, float, float], dict[int, list[PublishedSteps]]] = {}
     for summary in sorted(folder.rglob("summary.json")):

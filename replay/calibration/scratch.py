@@ -35,8 +35,7 @@ def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration"
     """A new directory below the target, which is removed with all in it, and how many bytes may be written into it.
     `name`: how its own name begins.
 
-    Raises: TargetError when the target is not a directory, cannot be written, or has too little free space.
-    """
+    Raises: TargetError when the target is not a directory, cannot be written, or has too little free space."""
     resolved = resolve_target(target)
     if not resolved.is_dir():
         raise TargetError(
@@ -103,8 +102,7 @@ def new_file(path: bytes) -> IO[bytes]:
 def write_data(path: bytes, most: int, seconds: float) -> int:
     """Write data that do not compress, synced, for about `seconds` and up to `most` bytes; returns how many.
 
-    Raises: OSError.
-    """
+    Raises: OSError."""
     until, written = time.monotonic() + seconds, 0
     words = np.empty(BLOCK_BYTES // 8, dtype=np.uint64)
     with new_file(path) as file:

@@ -58,8 +58,7 @@ are not in the page cache, those of a cached read are."""
 class Probe(NamedTuple):
     """Requests of one kind, issued in a closed loop: each lane begins the next one when its last one has ended.
 
-    size: bytes of a request; 0 where none are moved. in_flight: number of lanes.
-    """
+    size: bytes of a request; 0 where none are moved. in_flight: number of lanes."""
 
     kind: str
     size: int = 0
@@ -116,8 +115,7 @@ def _grid(thin: int, *, objects: bool) -> list[Probe]:
 def plan_probes(seconds: float, *, objects: bool = False) -> tuple[list[Probe], float]:
     """What each round of a calibration of so many seconds issues, and the time of a trial, s.
 
-    Raises: UsageError for a time that is too short or absurd.
-    """
+    Raises: UsageError for a time that is too short or absurd."""
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise UsageError(
             f"a calibration of {seconds / 60:g} minutes is not possible: give {LEAST_SECONDS / 60:.2g} to "
@@ -155,8 +153,7 @@ def spread_offsets(file_bytes: int, size: int, random: np.random.Generator) -> n
     """Offsets of reads of `size` bytes that never touch each other's pages, in random order, int64.
 
     Between two of them lies a gap, and none is at the begin of the file: nothing then looks like a sequential reader,
-    for whom the kernel would read ahead.
-    """
+    for whom the kernel would read ahead."""
     stride = -(-size // PAGE_BYTES) * PAGE_BYTES + GAP_BYTES
     return stride * (1 + random.permutation(max(file_bytes // stride - 1, 0)))
 
@@ -193,8 +190,7 @@ def issue(
 
     payload: the most bytes that an item writes. doing: for the error, such as "read below /scratch".
 
-    Raises: TargetError where the file system refuses an item; KeyboardInterrupt and the like after the lanes ended.
-    """
+    Raises: TargetError where the file system refuses an item; KeyboardInterrupt and the like after the lanes ended."""
     if payload:
         files.prepare_payload(payload)
     gate, stop = StartGate(), StopFlag()
@@ -262,8 +258,7 @@ class FileBench:
     """The files of trials below `folder`: one that is read cold, one whose pages stay cached, small ones that are
     opened in turn, and new ones that are written.
 
-    room: most bytes. stayed, dropped: bytes in all after drops of pages before cold reads. warnings: of these drops.
-    """
+    room: most bytes. stayed, dropped: bytes in all after drops of pages before cold reads. warnings: of these drops."""
 
     def __init__(self, folder: Path, room: int, random: np.random.Generator, seconds: float) -> None:
         self._folder, self._room, self._random, self._made, self._turns = folder, room, random, count(), count()
@@ -375,8 +370,7 @@ def measure_read_ahead(path: bytes, file_bytes: int, seconds: float) -> tuple[in
 
     Returns the largest window that one read began to fetch beyond its own bytes, None where unknown; and whether a file
     that is opened again has lost its pages, as with libfuse's defaults. The pages are looked at through the open file,
-    as another open may drop them. Raises: OSError.
-    """
+    as another open may drop them. Raises: OSError."""
     until = time.monotonic() + seconds
     largest, held, place, quiet, buffer = 0, 0, 0, SETTLED_S, bytearray(STEP_BYTES)
     with open(path, "rb", buffering=0) as file:
@@ -425,8 +419,7 @@ class Rounds:
     """Runs trials until the time is over. target: for messages. Raises: UsageError for a time that is too short.
 
     burst, limits: how reads pass after a pause, and the throttles that this shows. measured: all figures; disturbed:
-    those that others contradict. rounds: complete ones. left_out: probes that were too slow, or did not fit.
-    """
+    those that others contradict. rounds: complete ones. left_out: probes that were too slow, or did not fit."""
 
     def __init__(
         self, target: str | Path, seconds: float, random: np.random.Generator, on_progress: OnProgress
@@ -461,8 +454,7 @@ class Rounds:
         The first round goes on until there is what the model needs; that of an object store is always complete, because
         each of its few probes shows another request. Figures that others contradict are repeated: the median of several
         trials leaves out a disturbed one. Where storage is so slow that each single read had one trial, these are
-        repeated, too, since one trial shows no spread.
-        """
+        repeated, too, since one trial shows no spread."""
         for size in BURST_SIZES:
             self.report("throttles")
             time.sleep(IDLE_S)

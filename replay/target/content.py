@@ -15,9 +15,7 @@ import numpy as np
 from dxt_replay.replay.target.protocol import Reader
 from dxt_replay.traces.units import MIB
 
-BLOCK_BYTES = MIB
-"""Bytes written at a time: with the noise that they are made from they fit into a core's cache."""
-
+BLOCK_BYTES = MIB  # Bytes written at a time: with the noise that they are made from they fit into a core's cache
 _NOISE_SEED = 0x5D7C_3A11_0D15_7A6E
 _MASK = (1 << 64) - 1
 _SHOWN_BYTES = 8
@@ -30,8 +28,7 @@ Difference = tuple[int, str, str]
 class Content:
     """The `size` bytes of a staged file: the noise of its record id, or zeros for a hole.
 
-    `inserts`: (offset, bytes) of what is not noise, such as the metadata of an HDF5 file.
-    """
+    `inserts`: (offset, bytes) of what is not noise, such as the metadata of an HDF5 file."""
 
     record_id: int
     size: int
@@ -90,8 +87,7 @@ def make_noise(record_id: int, block: int, words: np.ndarray) -> None:
     """Fill `words`, uint64[up to BLOCK_BYTES / 8], with the start of block number `block` of a file.
 
     Each word of one block of noise is combined with a key of this file and block. A compressor finds no repeated bytes
-    and deduplication no equal blocks. It is several times as fast as a random generator.
-    """
+    and deduplication no equal blocks. It is several times as fast as a random generator."""
     key = np.uint64(_mix(record_id ^ _mix(block)))
     np.bitwise_xor(noise_block()[: len(words)], key, out=words)
 

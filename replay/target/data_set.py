@@ -51,8 +51,7 @@ class TwinFiles:
     `data_bytes`: those that its accesses need; a real HDF5 file, with one of the `layouts` (by file id), is larger.
     `exact`: False where neither layout nor `data_bytes` was determined.
     `renamed`: the run gives it another name, under which its bytes count.
-    `written`: the run writes into it, or gives it another name.
-    """
+    `written`: the run writes into it, or gives it another name."""
 
     file_id: np.ndarray
     record_id: np.ndarray
@@ -125,8 +124,7 @@ class TwinDataSet:
     """The twin data set of one capture under one target.
 
     `identity` is equal for captures that need the same files; `placements` has one per row of the files table.
-    `plain_hdf5`: HDF5 files by file_id that are staged as plain bytes, with the reason.
-    """
+    `plain_hdf5`: HDF5 files by file_id that are staged as plain bytes, with the reason."""
 
     identity: str
     files: TwinFiles
@@ -141,8 +139,7 @@ def _file_use(capture: Capture) -> tuple[np.ndarray, ...]:
 
     From the counts of each rank (`Capture.usage`). A read of any api counts, even if it returned no bytes. All but
     `touched` comes from the whole capture, even for a part of it, so that all parts share one twin.
-    Raises: CaptureError when a part cannot be read.
-    """
+    Raises: CaptureError when a part cannot be read."""
     count = capture.files.num_rows
     touched, read, written, deleted, renamed, new, looked_at = np.zeros((7, count), dtype=bool)
     end = np.zeros(count, dtype=np.int64)
@@ -182,8 +179,7 @@ def _moved(capture: Capture, rank: int) -> pa.Table:
 def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
     """int64[files] for READ, WRITE, OPEN, STAT and RENAME: time of the first such operation of any rank on a file.
 
-    In ns from the job's start; the largest int64 for none. RENAME: when another file is first renamed to it.
-    """
+    In ns from the job's start; the largest int64 for none. RENAME: when another file is first renamed to it."""
     first = {kind: np.full(files, np.iinfo(np.int64).max) for kind in (READ, WRITE, OPEN, STAT, RENAME)}
     for rows in capture.operations(columns=["op", "api", "file_id", "other_file_id", "start_ns"]):
         batch = rows.filter(pc.not_equal(rows["api"], APIS[REFUSED]))
@@ -202,8 +198,7 @@ def twin_data_set(
 
     A file that the manifest lists in the same size is shared. A file that differs, or whose place is taken by another
     file or directory, goes below a private root of this data set. `hdf5` None: any HDF5 file made for the same number
-    of bytes is accepted. That is enough for requests past the library, and saves a pass over all requests.
-    """
+    of bytes is accepted. That is enough for requests past the library, and saves a pass over all requests."""
     touched, read, written, created, renamed, needed = _file_use(capture)
     placements = place(capture.files, base, maps, written=np.flatnonzero(written).tolist())
     real = booleans(placements.below.is_null())

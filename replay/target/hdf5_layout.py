@@ -24,26 +24,20 @@ from dxt_replay.traces.store.reader import Capture
 SUPERBLOCK_BYTES = 96
 """A superblock of version 0 with its root entry (HDF5 File Format Specification, II.A): no chunk lies there."""
 
-MAX_DATASETS = 256
-"""Most datasets of a twin: 32 nodes of 8, as many as one level of a group's B-tree holds."""
-
+MAX_DATASETS = 256  # Most datasets of a twin: 32 nodes of 8, as many as one level of a group's B-tree holds
 MAX_REQUESTS = 1 << 24
 """Distinct requests of a file beyond which its layout is not looked for: it would be larger than the rest of a plan."""
 
-_TREE_FANOUT = 64
-"""Children of a full node of a version 1 chunk B-tree: twice the default K of 32."""
+_TREE_FANOUT = 64  # Children of a full node of a version 1 chunk B-tree: twice the default K of 32
 
 _GROUP_SIZES = (8, 48, SUPERBLOCK_BYTES, 328, 512, 544)
 """Lengths of the library's own requests: the signature, the superblock, a symbol table node, the first look at an
 object header, a node of a group's B-tree."""
 
-_SMALLEST_CHUNK = 64
-"""Without H5D records, shorter requests count as the library's own."""
+_SMALLEST_CHUNK = 64  # Without H5D records, shorter requests count as the library's own
 
 _MOST_CHUNK_BYTES = (1 << 32) - 1
-_UNEXPLAINED = 0.05
-"""Share of the bytes that an inferred layout may leave unexplained."""
-
+_UNEXPLAINED = 0.05  # Share of the bytes that an inferred layout may leave unexplained
 _SHOWN = 5
 _FOLD_ROWS = 1 << 19
 _POSIX = APIS.index("POSIX")
@@ -56,15 +50,13 @@ class NoLayoutError(Exception):
     """Why a file has no layout: its twin has plain bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class KnownDataset:
-    """A dataset as a capture describes it: one row of `traces.schema.HDF5_SCHEMA`.
+    """A dataset as a capture describes it: one row of `traces.schema.HDF5_SCHEMA`, or of a layout, with its chunks.
 
-    `chunk_shape`: slowest dimension first, empty for a contiguous dataset, None where unknown.
-    `filters`: None where unknown.
+    `chunk_shape`: slowest dimension first, empty for a contiguous dataset, None where unknown, as `shape` may be.
     `index`, `offset`, `size`: int64[chunks], the chunk's number in row-major order, its place and its stored size; None
-    where the file could not be inspected. A contiguous dataset has one chunk.
-    """
+    where the file could not be inspected. A contiguous dataset has one chunk."""
 
     name: str
     type_size: int
@@ -87,8 +79,7 @@ class DatasetLayout:
     """A dataset with its stored chunks in the order of `index`, int64[chunks] each, as in `KnownDataset`.
 
     `chunk_shape` is empty for a contiguous dataset, whose one extent is its data. `compressed`: what is stored has to
-    pass a filter, and its size is not that of the chunk.
-    """
+    pass a filter, and its size is not that of the chunk."""
 
     name: str
     type_size: int
@@ -136,8 +127,7 @@ class Hdf5Layout:
     def is_data(self, offset: np.ndarray, length: np.ndarray) -> np.ndarray:
         """bool[n]: the requests that reach for data; the others are the library's own, which it makes again.
 
-        A request for metadata may run on into a chunk behind it; one for data begins in a chunk, or covers one.
-        """
+        A request for metadata may run on into a chunk behind it; one for data begins in a chunk, or covers one."""
         starts, ends = self.extents
         at = np.searchsorted(starts, offset, side="right") - 1
         inside = (at >= 0) & (offset < ends[at])
@@ -157,8 +147,7 @@ class Hdf5Files:
     def own_rows(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
         """bool[n]: the rows (columns op, api, file_id, offset, length) that are the library's own, for its metadata.
 
-        Where the files are replayed through the library they are not reissued: it makes them again.
-        """
+        Where the files are replayed through the library they are not reissued: it makes them again."""
         reads = (codes(batch, "op") == READ) & (codes(batch, "api") == _POSIX)
         own = np.zeros(len(reads), dtype=bool)
         file_id, offset, length = (batch.column(name).to_numpy() for name in ("file_id", "offset", "length"))
@@ -170,8 +159,7 @@ class Hdf5Files:
     def data_usage(self, capture: Capture, rank: int) -> pa.Table:
         """`capture.usage(rank)` without the library's own requests. Reads the rank's rows if it uses such a file.
 
-        Raises: CaptureError when a part is damaged.
-        """
+        Raises: CaptureError when a part is damaged."""
         used = capture.usage(rank)
         if not np.isin(used["file_id"].to_numpy(), list(self.layouts)).any():
             return used
@@ -193,8 +181,7 @@ def hdf5_files(capture: Capture) -> Hdf5Files:
     """The layouts of the HDF5 files, from one pass over the requests of the whole capture: its parts
     share one twin. A file that is written, or not read at POSIX, has no layout.
 
-    Raises: CaptureError when a part is damaged.
-    """
+    Raises: CaptureError when a part is damaged."""
     wanted = codes(capture.files, "format") == FORMATS.index("hdf5")
     if not wanted.any():
         return Hdf5Files()
@@ -262,8 +249,7 @@ def layout_of(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layout
     """The layout of a file from the distinct requests on it, REQUEST[n] in order of offset and length.
 
     The file's own chunk index counts before H5D records, and these before offsets and lengths alone.
-    Raises: NoLayoutError.
-    """
+    Raises: NoLayoutError."""
     requests = requests[requests["length"] > 0]
     if not len(requests):
         raise NoLayoutError("nothing was read from it")

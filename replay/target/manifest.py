@@ -12,7 +12,6 @@ can be told from foreign files.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -23,22 +22,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.target.path_columns import TEXT, booleans, column, is_ascending, joined, pieces, text_bytes
+from dxt_replay.replay.target.path_columns import TEXT, booleans, column, is_ascending, pieces
 from dxt_replay.replay.target.placement import BELOW_A_ROOT, TWIN_ROOT
 from dxt_replay.replay.target.protocol import Target
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 
 MANIFEST_NAME = "dxt-replay-manifest.json"
-MANIFEST_VERSION = 3
-"""History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files. 3: `written` files."""
-
-PLANNED = "planned"
-"""State of a file that is to be written; it may exist already, or not."""
-WHOLE = "whole"
-"""State of a file that is written to its full size."""
-CREATED_BY_RUN = "created_by_run"
-"""State of a file that the captured job only writes: each run makes it anew."""
+MANIFEST_VERSION = 3  # History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files. 3: `written` files.
+PLANNED = "planned"  # State of a file that is to be written; it may exist already, or not
+WHOLE = "whole"  # State of a file that is written to its full size
+CREATED_BY_RUN = "created_by_run"  # State of a file that the captured job only writes: each run makes it anew
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -55,18 +49,13 @@ MANIFEST_SCHEMA = pa.schema(
 """A row a file: `path` below the target, `size` in bytes; a `sparse` one is a hole of that size.
 
 `data_bytes`: the bytes of a real HDF5 file that accesses need, without its metadata. `layout`: digest of where its
-chunks lie. Both null for other files. `written`: replays write into a staged file, or give it another name.
-"""
+chunks lie. Both null for other files. `written`: replays write into a staged file, or give it another name."""
 
-_NOT_CONTAINED = r"(^|/)(\.?\.?)(/|$)|\x00"
-"""A name that is empty, `.` or `..`, or a NUL."""
-
-_TO_ESCAPE = r"[^ !#-\[\]-~]"
-_PIECE_BYTES = 8 << 20
-"""Bytes of entries that are read at a time: as objects they are larger than as columns."""
+_NOT_CONTAINED = r"(^|/)(\.?\.?)(/|$)|\x00"  # A name that is empty, `.` or `..`, or a NUL
+_PIECE_BYTES = 8 << 20  # Bytes of entries that are read at a time: as objects they are larger than as columns
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A file as JSON has it, key by key a column of MANIFEST_SCHEMA."""
 
     path: str
@@ -76,7 +65,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     state: Literal["planned", "whole", "created_by_run"]
     data_bytes: int | None = None
     layout: str | None = None
-    written: bool | None = None
+    written: bool | None = False
 
 
 class _Document(msgspec.Struct):
@@ -102,8 +91,7 @@ def manifest_files(**columns: Any) -> pa.Table:
 def in_order(files: pa.Table) -> pa.Table:
     """The files in ascending order of the bytes of their paths, each column in one piece; of two equal paths the later.
 
-    The other functions here give and take files like that.
-    """
+    The other functions here give and take files like that."""
     files = files.combine_chunks()
     paths = column(files["path"])
     if is_ascending(paths):
@@ -124,8 +112,7 @@ def in_state(files: pa.Table, state: str) -> np.ndarray:
 class Manifest:
     """The staged files of a target. `data_sets`: identities of the data sets staged there, in order.
 
-    `files`: of MANIFEST_SCHEMA, in order. `digest`: of the text that it was read from, None for one that was not.
-    """
+    `files`: of MANIFEST_SCHEMA, in order. `digest`: of the text that it was read from, None for one that was not."""
 
     data_sets: tuple[str, ...] = ()
     files: pa.Table = field(default_factory=MANIFEST_SCHEMA.empty_table)
@@ -146,8 +133,7 @@ class Manifest:
 def read_manifest(target: Target) -> Manifest:
     """The manifest of a target; an empty one if there is none.
 
-    Raises: TargetError when it is damaged, foreign, or written by a newer release.
-    """
+    Raises: TargetError when it is damaged, foreign, or written by a newer release."""
     text = _text(target)
     if text is None:
         return Manifest()
@@ -213,28 +199,12 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
 
 
 def _blocks(manifest: Manifest) -> Iterator[bytes]:
-    """The files as `json.dumps` would write them, some lines at a time: all together are larger than the manifest."""
+    """A line a file, some at a time: all together are larger than the manifest. JSON escapes line breaks in texts."""
     head = {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": manifest.data_sets}
-    yield json.dumps(head).encode()[:-1] + b', "files": [\n'
-    count = len(manifest.files)
+    yield msgspec.json.encode(head)[:-1] + b', "files": [\n'
+    encoder, count = msgspec.json.Encoder(), len(manifest.files)
     for rows in pieces(count):
-        files = manifest.files.slice(rows.start, rows.stop - rows.start)
-        path, rest = column(files["path"]), np.full(len(files), "", dtype=object)
-        odd = pc.match_substring_regex(path, _TO_ESCAPE)
-        if pc.any(odd).as_py():
-            path = pc.replace_with_mask(
-                path, odd, column([json.dumps(each)[1:-1] for each in path.filter(odd).to_pylist()])
-            )
-        more = ("data_bytes", "layout", "written")
-        odd = pc.or_(pc.or_(files["data_bytes"].is_valid(), files["layout"].is_valid()), files["written"])
-        for row in np.flatnonzero(booleans(odd)).tolist():
-            given = {
-                name: value for name in more if (value := files[name][row].as_py()) is not None and value is not False
-            }
-            rest[row] = ", " + json.dumps(given)[1:-1]
-        numbers = ('", "size": ', files["size"], ', "record_id": ', files["record_id"], ', "sparse": ', files["sparse"])
-        states = (', "state": "', files["state"], '"', pa.array(rest, TEXT), "},\n")
-        data, bounds = text_bytes(joined('{"path": "', path, *numbers, *states))
-        text = data[bounds[0] : bounds[-1]].tobytes()
-        yield text if rows.stop < count else text.removesuffix(b",\n") + b"\n"
+        columns = manifest.files.slice(rows.start, rows.stop - rows.start).to_pydict()
+        lines = encoder.encode_lines(map(_Entry, *columns.values())).removesuffix(b"\n").replace(b"\n", b",\n")
+        yield lines + (b",\n" if rows.stop < count else b"\n")
     yield b"]}\n"

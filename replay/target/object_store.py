@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from dxt_replay.traces.errors import MissingDependencyError, UsageError
@@ -29,8 +29,7 @@ PART_BYTES = 8 << 20
 """Larger objects are put in parts of so many bytes: the threshold and the part size of boto3 and the AWS tools."""
 LEAST_PART, MOST_PART = 5 << 20, 1 << 30
 """S3 takes no smaller parts, but for the last. A process holds up to 11 parts in memory."""
-PARTS_AT_ONCE = 10
-"""Parts of one object that are sent at a time: the default of boto3."""
+PARTS_AT_ONCE = 10  # Parts of one object that are sent at a time: the default of boto3
 
 AGENT = f"dxt-replay/{VERSION}"
 REPLAY_AGENT = f"{AGENT} replay"
@@ -70,8 +69,6 @@ _ELSEWHERE = "come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KE
 _CHOICES = {"skip_signature": {"true": True, "false": False}, "opens": {"head": True, "none": False}}
 _KEYS = ("endpoint", "region", *_CHOICES, "part_size")
 
-_Answer = TypeVar("_Answer")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPlace:
@@ -80,8 +77,7 @@ class ObjectPlace:
     `prefix`: ends in `/` unless empty. `endpoint`, `region`: None for those of the environment.
     `skip_signature`: whether requests are sent without credentials.
     `opens_ask`: whether an open for reading that was recorded sends a HEAD.
-    `part_bytes`: of the parts in which larger objects are put.
-    """
+    `part_bytes`: of the parts in which larger objects are put."""
 
     bucket: str
     prefix: str
@@ -150,8 +146,7 @@ def parse_object_url(where: str) -> ObjectPlace:
     """The place that a URL names.
 
     Raises: UsageError for another scheme, no bucket, an unknown option, a prefix that no key can have, or credentials,
-    which the message does not repeat.
-    """
+    which the message does not repeat."""
     parts = urlsplit(where)
     form = f"give {SCHEME}://BUCKET/PREFIX?endpoint=http://HOST:PORT"
     if parts.scheme != SCHEME or not parts.netloc:
@@ -197,8 +192,7 @@ def parse_object_url(where: str) -> ObjectPlace:
 def request_error(error: Exception, key: str) -> OSError:
     """A failed request as an OSError with the errno of its HTTP status, or of its connection.
 
-    Its text has the status alone: obstore's text quotes the whole answer of the server.
-    """
+    Its text has the status alone: obstore's text quotes the whole answer of the server."""
     text = str(error)
     if "169.254.169.254" in text:  # without credentials the client asks the metadata service of a cloud machine
         return OSError(errno.EACCES, "no credentials were found", key)
@@ -223,9 +217,7 @@ def request_error(error: Exception, key: str) -> OSError:
 
 def size_of(client: Any, key: str) -> int:
     """One HEAD. Returns the bytes of the object."""
-    import obstore
-
-    return int(_asked(key, lambda: obstore.head(client, key)["size"]))
+    return int(_asked(key, "head", client, key)["size"])
 
 
 def size_if_there(client: Any, key: str) -> int | None:
@@ -239,15 +231,12 @@ def size_if_there(client: Any, key: str) -> int | None:
 def read_range(client: Any, key: str, offset: int, into: memoryview) -> int:
     """One GET of exactly this range. Returns the bytes that are there, 0 beyond the end of the object.
 
-    An empty range sends no request, because HTTP has no such range.
-    """
-    import obstore
-
+    An empty range sends no request, because HTTP has no such range."""
     if not len(into):
         return 0
     try:
         # Not get_ranges: it makes one request of several near ranges.
-        found = memoryview(_asked(key, lambda: obstore.get_range(client, key, start=offset, length=len(into))))
+        found = memoryview(_asked(key, "get_range", client, key, start=offset, length=len(into)))
     except OSError as error:
         if error.errno == errno.ERANGE:
             return 0
@@ -258,10 +247,8 @@ def read_range(client: Any, key: str, offset: int, into: memoryview) -> int:
 
 def read_range_timed(client: Any, key: str, offset: int, into: memoryview) -> tuple[int, int]:
     """As `read_range`, within the object. Returns the bytes, and the time until the head of the answer was here, ns."""
-    import obstore
-
     begun = time.monotonic_ns()
-    answer = _asked(key, lambda: obstore.get(client, key, options={"range": (offset, offset + len(into))}))
+    answer = _asked(key, "get", client, key, options={"range": (offset, offset + len(into))})
     first_ns = time.monotonic_ns() - begun
     found = memoryview(_asked(key, answer.bytes))
     into[: len(found)] = found
@@ -269,15 +256,11 @@ def read_range_timed(client: Any, key: str, offset: int, into: memoryview) -> tu
 
 
 def put_whole(client: Any, key: str, data: bytes | memoryview) -> None:
-    import obstore
-
-    _asked(key, lambda: obstore.put(client, key, data, use_multipart=False))
+    _asked(key, "put", client, key, data, use_multipart=False)
 
 
 def put_parts(client: Any, key: str, blocks: Iterable[bytes | memoryview], part_bytes: int) -> None:
     """A multipart upload, which is aborted if `blocks` raises; its error is then raised."""
-    import obstore
-
     failures: list[BaseException] = []
 
     def watched() -> Iterator[bytes | memoryview]:
@@ -289,7 +272,7 @@ def put_parts(client: Any, key: str, blocks: Iterable[bytes | memoryview], part_
 
     many: dict[str, Any] = {"use_multipart": True, "chunk_size": part_bytes, "max_concurrency": PARTS_AT_ONCE}
     try:
-        _asked(key, lambda: obstore.put(client, key, watched(), **many))
+        _asked(key, "put", client, key, watched(), **many)
     except BaseException:
         if failures:  # obstore may raise the server's answer to the abort in its place
             raise failures[0] from None
@@ -299,44 +282,37 @@ def put_parts(client: Any, key: str, blocks: Iterable[bytes | memoryview], part_
 def create(client: Any, key: str) -> bool:
     """Put an empty object if there is none. Returns False if there is one.
 
-    Servers without conditional writes replace it: look before.
-    """
-    import obstore
-
+    Servers without conditional writes replace it: look before."""
     try:
-        _asked(key, lambda: obstore.put(client, key, b"", mode="create", use_multipart=False))
+        _asked(key, "put", client, key, b"", mode="create", use_multipart=False)
     except FileExistsError:
         return False
     return True
 
 
 def copy_object(client: Any, key: str, new_key: str) -> None:
-    import obstore
-
-    _asked(key, lambda: obstore.copy(client, key, new_key))
+    _asked(key, "copy", client, key, new_key)
 
 
 def delete_object(client: Any, key: str) -> None:
     """One DELETE; S3 has no error for an object that is not there."""
-    import obstore
-
-    _asked(key, lambda: obstore.delete(client, key))
+    _asked(key, "delete", client, key)
 
 
 def keys_below(client: Any, prefix: str) -> Iterator[str]:
     """The keys that begin with `prefix`, which is empty or ends in `/`, a LIST of up to 1000 at a time."""
-    import obstore
-
-    found = iter(obstore.list(client, prefix=prefix or None))
-    while (batch := _asked(prefix, lambda: next(found, None))) is not None:
+    found = iter(_asked(prefix, "list", client, prefix=prefix or None))
+    while (batch := _asked(prefix, next, found, None)) is not None:
         yield from (each["path"] for each in batch)
 
 
-def _asked(key: str, ask: Callable[[], _Answer]) -> _Answer:
+def _asked(key: str, ask: str | Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """The answer of a function, or of obstore's function of that name. Raises: OSError."""
+    import obstore
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
-        return ask()
+        return (getattr(obstore, ask) if isinstance(ask, str) else ask)(*given, **options)
     except AlreadyExistsError as error:
         raise OSError(errno.EEXIST, "the object exists", key) from error
     except (BaseError, FileNotFoundError, ValueError) as error:

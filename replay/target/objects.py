@@ -35,15 +35,14 @@ from dxt_replay.replay.target.object_store import (
     size_if_there,
 )
 from dxt_replay.replay.target.placement import is_twin_root
-from dxt_replay.replay.target.protocol import LOCK_NAME, Found, Reader, Room, foreign
+from dxt_replay.replay.target.protocol import LOCK_NAME, Reader, Room, foreign
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 
 REQUESTS_AT_ONCE = 32
 """Requests for small objects that one call sends at a time: each waits for the store, not for this machine."""
 
-SUBMITTED = 4096
-"""Most requests that wait in memory."""
+SUBMITTED = 4096  # Most requests that wait in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +84,16 @@ class ObjectTarget:
         store = (self.place.endpoint, self.place.bucket)
         return Room(free_bytes=None, free_files=None, block_bytes=1, store=store)
 
-    def stat(self, paths: pa.LargeStringArray) -> Found:
+    def stat(self, paths: pa.LargeStringArray) -> np.ndarray:
         """One HEAD a path."""
-        mode, size, links = np.zeros((3, len(paths)), dtype=np.int64)
+        seen = np.zeros((len(paths), 3), dtype=np.int64)
 
         def look(row: int, path: str) -> None:
-            found = size_if_there(self.client, self.place.key(path))
-            if found is not None:
-                mode[row], size[row], links[row] = stat.S_IFREG, found, 1
+            if (size := size_if_there(self.client, self.place.key(path))) is not None:
+                seen[row] = stat.S_IFREG, size, 1
 
         self._each(paths, look, "look at")
-        return Found(mode=mode, size=size, links=links)
+        return seen
 
     def list(self) -> Iterator[tuple[str, bool]]:
         with self._refused("list", ""):
@@ -141,7 +139,7 @@ class ObjectTarget:
     def put_many(
         self, paths: pa.LargeStringArray, sizes: np.ndarray, record_ids: np.ndarray, placed: np.ndarray
     ) -> None:
-        there = np.flatnonzero(self.stat(paths).mode)
+        there = np.flatnonzero(self.stat(paths)[:, 0])
         free = int(there[0]) if len(there) else len(paths)
 
         def put_one(row: int, path: str) -> None:
@@ -157,7 +155,7 @@ class ObjectTarget:
         """Objects need none."""
 
     def remove(self, paths: pa.LargeStringArray) -> int:
-        there = paths.filter(pa.array(self.stat(paths).mode != 0))
+        there = paths.filter(pa.array(self.stat(paths)[:, 0] != 0))
         self._each(there, lambda row, path: delete_object(self.client, self.place.key(path)), "remove")
         return len(there)
 
@@ -172,8 +170,7 @@ class ObjectTarget:
         """Keep out other processes by an object LOCK_NAME, made with `If-None-Match: *`.
 
         A server that ignores this condition lets two processes pass that begin in the same moment. Where this user may
-        not write there is no protection. A killed process leaves the object. Raises: TargetError if it is there.
-        """
+        not write there is no protection. A killed process leaves the object. Raises: TargetError if it is there."""
         key, taken = self.place.key(LOCK_NAME), False
         try:
             taken = size_if_there(self.client, key) is None and create(self.client, key)
@@ -224,7 +221,7 @@ def open_objects(where: str | Path, make: bool = False) -> Iterator[ObjectTarget
     """See `replay.target.targets.open_target`. The bucket must be there. Raises: TargetError if it is not."""
     place = parse_object_url(str(where))
     target = ObjectTarget(place=place, client=place.client(), exists=True)
-    if not make and not target.stat(pa.array([MANIFEST_NAME], pa.large_string())).mode[0]:
+    if not make and not target.stat(pa.array([MANIFEST_NAME], pa.large_string()))[0, 0]:
         target = ObjectTarget(place=place, client=target.client, exists=False)
         try:  # one LIST: a HEAD has the same answer for a missing bucket as for a missing object
             next(keys_below(target.client, place.prefix), None)

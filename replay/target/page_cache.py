@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from dxt_replay.replay.target import _small_files
 from dxt_replay.replay.target.posix import close_unwritten
 
-WINDOW_BYTES = 1 << 30
-"""What `resident` maps at a time: address space, and a byte of memory per page."""
+WINDOW_BYTES = 1 << 30  # What `resident` maps at a time: address space, and a byte of memory per page
 
 _KEEPS_PAGES: Mapping[int, str] = {
     0x01021994: "tmpfs",
@@ -38,8 +37,7 @@ class DropResult:
     """The files whose pages were dropped, and their bytes.
 
     `kept`: number of files by the file system that cannot drop pages.
-    `skipped`: number of files by the reason why they could not be opened.
-    """
+    `skipped`: number of files by the reason why they could not be opened."""
 
     files: int
     bytes: int
@@ -78,8 +76,7 @@ def drop(paths: Iterable[bytes]) -> DropResult:
     """Write out and give up the cached pages of each file (fsync, then POSIX_FADV_DONTNEED).
 
     Advice only: pages that another process has mapped stay. `resident` measures the result. Never raises for a
-    single file; `skipped` counts the failures.
-    """
+    single file; `skipped` counts the failures."""
     files = total = 0
     kept: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
@@ -103,8 +100,7 @@ def resident(paths: Iterable[bytes]) -> Residency:
     """The part of these files in the page cache, from mincore(2) on mappings that are never read.
 
     Files that this user neither owns nor may write do not count, because the kernel reports them as all resident
-    (since Linux 5.2, commit 134fca9063ad). Files that cannot be opened do not count. Never raises for a single file.
-    """
+    (since Linux 5.2, commit 134fca9063ad). Files that cannot be opened do not count. Never raises for a single file."""
     found = Residency()
     for path in paths:
         with suppress(OSError, ValueError), _opened(path) as fd:

@@ -13,9 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-TEXT = pa.large_string()
-"""Type of the columns: the paths of a few million files may have more bytes together than `pa.string()` can hold."""
-
+TEXT = pa.large_string()  # The paths of a few million files may have more bytes together than pa.string() can hold
 ROWS_AT_A_TIME = 1 << 16
 
 
@@ -55,28 +53,10 @@ def text_bytes(paths: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(data or b"", dtype=np.uint8), every[paths.offset :]
 
 
-def _cut(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> pa.LargeStringArray:
-    """The texts data[begins[i]:ends[i]] as a column."""
-    bounds = np.concatenate(([0], np.cumsum(ends - begins)))
-    taken = np.arange(bounds[-1]) + np.repeat(begins - bounds[:-1], ends - begins)
-    return pa.LargeStringArray.from_buffers(len(begins), pa.py_buffer(bounds), pa.py_buffer(data[taken]))
-
-
-def _name_starts(data: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """int64[paths]: where the last name of each path begins."""
-    starts = np.empty(len(bounds) - 1, dtype=np.int64)
-    for rows in pieces(len(starts)):
-        first, end = bounds[rows.start], bounds[rows.stop]
-        slashes = np.concatenate(([first - 1], np.flatnonzero(data[first:end] == ord("/")) + first))
-        last = slashes[np.searchsorted(slashes, bounds[rows.start + 1 : rows.stop + 1]) - 1]
-        np.maximum(last + 1, bounds[rows.start : rows.stop], out=starts[rows])
-    return starts
-
-
-def directories(paths: pa.LargeStringArray) -> pa.LargeStringArray:
-    """The part of each path before its last `/`; "" without one."""
-    data, bounds = text_bytes(paths)
-    return _cut(data, bounds[:-1], np.maximum(_name_starts(data, bounds) - 1, bounds[:-1]))
+def parted(paths: pa.LargeStringArray) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
+    """The part of each path before its last `/` ("" without one), and the name after it."""
+    both = pc.split_pattern(joined("/", paths), "/", max_splits=1, reverse=True)
+    return column(pc.utf8_slice_codeunits(pc.list_element(both, 0), 1)), column(pc.list_element(both, 1))
 
 
 def by_directory(paths: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
@@ -84,7 +64,7 @@ def by_directory(paths: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
     numbers: dict[str, int] = {}
     found = np.empty(len(paths), dtype=np.int32)
     for rows in pieces(len(paths)):
-        encoded = directories(paths[rows]).dictionary_encode()
+        encoded = parted(paths[rows])[0].dictionary_encode()
         of_piece = [numbers.setdefault(name, len(numbers)) for name in encoded.dictionary.to_pylist()]
         found[rows] = np.array(of_piece, dtype=np.int32)[encoded.indices.to_numpy()]
     return found, list(numbers)
@@ -105,19 +85,17 @@ class DirectoryBatch(NamedTuple):
 def directory_batches(paths: pa.LargeStringArray, most_files: int) -> Iterator[DirectoryBatch]:
     """All files directory by directory, within each in the order of the column, at most so many at a time."""
     number, names = by_directory(paths)
-    text, bounds = text_bytes(paths)
-    begins, order = _name_starts(text, bounds), directory_order(number)
+    order = directory_order(number)
     for first, end in pairwise([*np.flatnonzero(run_begins(number[order])).tolist(), len(order)]):
         for begin in range(first, end, most_files):
             rows = order[begin : min(begin + most_files, end)]
-            yield DirectoryBatch(names[number[rows[0]]], rows, _cut(text, begins[rows], bounds[1:][rows]))
+            yield DirectoryBatch(names[number[rows[0]]], rows, parted(paths.take(pa.array(rows)))[1])
 
 
 def directory_order(number: np.ndarray) -> np.ndarray:
     """int64[paths]: the rows in the order of the numbers of their directories, and within each in their own."""
-    if bool((number[1:] >= number[:-1]).all()):
-        return np.arange(len(number))
-    return np.argsort(number, kind="stable")
+    in_order = bool((number[1:] >= number[:-1]).all())
+    return np.arange(len(number)) if in_order else np.argsort(number, kind="stable")
 
 
 def run_begins(number: np.ndarray) -> np.ndarray:
@@ -127,21 +105,19 @@ def run_begins(number: np.ndarray) -> np.ndarray:
 
 def ancestors(paths: pa.LargeStringArray) -> pa.LargeStringArray:
     """All directories above any of the paths, each once; not ""."""
-    found = level = pa.array(sorted({*by_directory(paths)[1]} - {""}), TEXT)
-    while len(level):
-        above = directories(level).unique()
-        level = above.filter(pc.and_(pc.not_equal(above, ""), pc.invert(pc.is_in(above, value_set=found))))
-        found = pa.concat_arrays([found, level])
-    return found
+    found, level = set[str](), set(by_directory(paths)[1])
+    while level := level - found - {""}:
+        found |= level
+        level = {path.rpartition("/")[0] for path in level}
+    return pa.array(sorted(found), TEXT)
 
 
 def is_ascending(paths: pa.LargeStringArray) -> bool:
     """Whether the paths are in the order of their bytes, and none comes twice."""
-    for rows in pieces(len(paths)):
-        piece = paths[rows.start : rows.stop + 1]
-        if len(piece) > 1 and not pc.all(pc.less(piece[:-1], piece[1:])).as_py():
-            return False
-    return True
+    return all(
+        pc.all(pc.less(paths[rows.start : rows.stop], paths[rows.start + 1 : rows.stop + 1]), min_count=0).as_py()
+        for rows in pieces(max(len(paths) - 1, 0))
+    )
 
 
 def repeated(paths: pa.LargeStringArray) -> np.ndarray:
@@ -157,8 +133,6 @@ def rows_in(paths: pa.LargeStringArray, listed: pa.LargeStringArray) -> np.ndarr
     """int64[paths]: at which row of `listed` each path is; -1 where it is not."""
     if paths.equals(listed):
         return np.arange(len(paths))
-    if not len(listed):
-        return np.full(len(paths), -1)
     rows: np.ndarray = pc.index_in(paths, value_set=listed).fill_null(-1).to_numpy().astype(np.int64)
     return rows
 

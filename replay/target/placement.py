@@ -34,9 +34,7 @@ TWIN_ROOT = "dxt-replay-twin"
 OWN_ROOT_ID_CHARS = 16
 """A second data set that does not fit beside the first gets the root `dxt-replay-twin-` + so many characters."""
 
-BELOW_A_ROOT = rf"^{TWIN_ROOT}(-[0-9a-f]{{{OWN_ROOT_ID_CHARS}}})?/"
-"""Pattern of the paths below a target that are ours."""
-
+BELOW_A_ROOT = rf"^{TWIN_ROOT}(-[0-9a-f]{{{OWN_ROOT_ID_CHARS}}})?/"  # Pattern of the paths below a target that are ours
 NAME_MAX = 255
 PATH_MAX = 4095
 """Most bytes of a name and of a path without its NUL, from Linux's limits.h; opening a longer one is ENAMETOOLONG."""
@@ -63,8 +61,7 @@ class Placement(NamedTuple):
 class Placements:
     """A placement for each file, by file id, made on demand.
 
-    `base`: the target and `/`. `below`: text below it, null for a mapped file. `real`: whole path of a mapped file.
-    """
+    `base`: the target and `/`. `below`: text below it, null for a mapped file. `real`: whole path of a mapped file."""
 
     base: bytes
     below: pa.LargeStringArray
@@ -112,8 +109,7 @@ class _Odd:
 def parse_map(text: str) -> PathMap:
     """`"PREFIX=DIR"`: recorded paths below PREFIX are read from DIR. The first `=` divides.
 
-    Raises: UsageError without an equals sign, when a side is empty, or when PREFIX is not absolute.
-    """
+    Raises: UsageError without an equals sign, when a side is empty, or when PREFIX is not absolute."""
     prefix, equals, directory = text.partition("=")
     if not equals or not prefix or not directory or "\0" in text:
         raise UsageError(f"--map {text!r} is not PREFIX=DIR: give the recorded prefix, an equals sign and a directory")
@@ -172,8 +168,7 @@ def place(
     Placements that are not mapped lie strictly below it, are distinct, and none is a directory of another, except
     folders of objects (`object_folders`); they depend on the recorded paths and record ids, not on the order of the
     rows (but for a record id that comes twice).
-    The longest prefix of `maps` that fits wins; files of `written` (file ids) are never mapped.
-    """
+    The longest prefix of `maps` that fits wins; files of `written` (file ids) are never mapped."""
     budget = PATH_MAX - len(base) - len(TWIN_ROOT) - OWN_ROOT_ID_CHARS - len("-/")
     folders = object_folders(files)
     recorded = pc.replace_substring(column(files["path"]), "s3://", "/s3:/", max_replacements=1)

@@ -25,13 +25,11 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,26 +38,20 @@ from dxt_replay.replay.target import _small_files
 from dxt_replay.replay.target.content import noise_block
 from dxt_replay.replay.target.path_columns import DirectoryBatch, by_directory, column, directory_batches, text_bytes
 from dxt_replay.replay.target.placement import TWIN_ROOT, is_twin_root
-from dxt_replay.replay.target.protocol import LOCK_NAME, Found, Reader, Room, foreign, refusal
-from dxt_replay.replay.target.writing import BATCH_FILES, default_workers
+from dxt_replay.replay.target.protocol import LOCK_NAME, Reader, Room, foreign, refusal
+from dxt_replay.replay.target.writing import BATCH_FILES, default_workers, in_threads
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 
 RELEASE_PATIENCE_S = 5.0
 """Seconds that removing the lock may take. Then the process goes on; the kernel releases it when the process ends."""
 
-LOOKED_AT_FILES = 1 << 16
-"""Most files of one directory that are looked at in one call, in which no signal is handled."""
-
+LOOKED_AT_FILES = 1 << 16  # Most files of one directory that are looked at in one call, in which no signal is handled
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""O_NONBLOCK: a FIFO must not wait for its other end."""
-
+_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not wait for its other end
 _TEMPORARY = b".%~"
 _MOUNTS = Path("/proc/self/mountinfo")
 """A line a mount; its fifth word is where (proc_pid_mountinfo(5)), with space, tab, newline and \\ in octal."""
-
-_Answer = TypeVar("_Answer")
 
 
 def temporary_name(name: bytes) -> bytes:
@@ -118,8 +110,7 @@ class PosixTarget:
     def directory(self, relative: str) -> Iterator[int | None]:
         """Descriptor of a directory below this one ("" is this one), None where there is none.
 
-        Raises: TargetError when a link or a file is on the way.
-        """
+        Raises: TargetError when a link or a file is on the way."""
         fd = self._reached(relative, make=False)
         try:
             yield fd
@@ -190,7 +181,7 @@ class PosixTarget:
             store=device,
         )
 
-    def stat(self, paths: pa.LargeStringArray) -> Found:
+    def stat(self, paths: pa.LargeStringArray) -> np.ndarray:
         seen = np.zeros((len(paths), 3), dtype=np.int64)
         for batch in directory_batches(paths, LOOKED_AT_FILES):
             with self.directory(batch.directory) as fd:
@@ -198,7 +189,7 @@ class PosixTarget:
                     found, done = np.zeros((len(batch.rows), 3), dtype=np.int64), np.zeros(1, dtype=np.int64)
                     self._check(_small_files.look(fd, *_spans(batch), found, done), "look at", batch, int(done[0]))
                     seen[batch.rows] = found
-        return Found(mode=seen[:, 0], size=seen[:, 1], links=seen[:, 2])
+        return seen
 
     def list(self) -> Iterator[tuple[str, bool]]:
         """Opens one directory at a time, because a twin may be deeper than the limit of open files. Raises: OSError."""
@@ -302,8 +293,8 @@ class PosixTarget:
     def remove(self, paths: pa.LargeStringArray) -> int:
         """Threads take the files of a directory in parts, as `replay.target.writing` does."""
         most_files = max(1, min(BATCH_FILES, len(paths) // default_workers()))
-        removed = sum(_in_threads(self._remove_files, directory_batches(paths, most_files)))
-        _in_threads(self._remove_begun, directory_batches(paths, max(len(paths), 1)))
+        removed = sum(in_threads(self._remove_files, directory_batches(paths, most_files)))
+        in_threads(self._remove_begun, directory_batches(paths, max(len(paths), 1)))
         return removed
 
     def _remove_files(self, batch: DirectoryBatch) -> int:
@@ -334,7 +325,7 @@ class PosixTarget:
                 directory = directory.rpartition("/")[0]
         by_depth = sorted(every, key=lambda path: path.count("/"), reverse=True)
         for _, level in groupby(by_depth, key=lambda path: path.count("/")):
-            _in_threads(self._remove_empty, directory_batches(column(list(level)), BATCH_FILES))
+            in_threads(self._remove_empty, directory_batches(column(list(level)), BATCH_FILES))
 
     def _remove_empty(self, batch: DirectoryBatch) -> None:
         with self.directory(batch.directory) as fd:
@@ -362,8 +353,7 @@ class PosixTarget:
         The lock is flock(2) on the file LOCK_NAME, which the kernel releases however the process ends. Linux makes it
         a lock of the server on NFS, and of the cluster on Lustre mounted with `-o flock`, so that it holds between
         nodes; where a node dies, the server releases it when the lease ends. Where the file system has no locks, or
-        this user may not write, there is no protection. Raises: TargetError when another process holds it.
-        """
+        this user may not write, there is no protection. Raises: TargetError when another process holds it."""
         fd = None if self.fd is None else self._take_lock()
         try:
             yield
@@ -407,8 +397,7 @@ class PosixTarget:
 def open_directory(where: str | Path, make: bool = False) -> Iterator[PosixTarget]:
     """A directory that stays open until the end of the context. `make`: create it and its parents if absent.
 
-    Raises: TargetError when it cannot be opened or made, or when something is mounted in one of its twins.
-    """
+    Raises: TargetError when it cannot be opened or made, or when something is mounted in one of its twins."""
     path, fd = resolve_target(Path(where)), None
     if make:
         try:
@@ -478,11 +467,6 @@ def sync_file_system(fd: int) -> None:
     elif libc.syncfs(fd):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def _in_threads(work: Callable[[DirectoryBatch], _Answer], batches: Iterable[DirectoryBatch]) -> list[_Answer]:
-    with ThreadPoolExecutor(default_workers(), thread_name_prefix="remove") as pool:
-        return list(pool.map(work, batches))
 
 
 def _spans(batch: DirectoryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

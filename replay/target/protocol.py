@@ -21,11 +21,8 @@ import pyarrow as pa
 
 from dxt_replay.traces.errors import TargetError, exhausted
 
-SMALL_BYTES = 256 << 10
-"""Largest file that `Target.put_many` makes."""
-
-LOCK_NAME = ".dxt-replay-lock"
-"""What is in a target, and locked, while a process stages into it or replays on it."""
+SMALL_BYTES = 256 << 10  # Largest file that `Target.put_many` makes
+LOCK_NAME = ".dxt-replay-lock"  # What is in a target, and locked, while a process stages into it or replays on it
 
 _REMEDIES = {
     errno.ENOSPC: "free space or inodes there, choose another --target, or stage with --sparse",
@@ -46,31 +43,12 @@ class Room:
     """Free room of a target for this user; None if unknown.
 
     `free_bytes`, `free_files`: bytes and files. `block_bytes`: every file takes whole blocks of so many bytes.
-    `store`: equal for targets that share their room.
-    """
+    `store`: equal for targets that share their room."""
 
     free_bytes: int | None
     free_files: int | None
     block_bytes: int
     store: object
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
-    """The state of the places of files, int64[files] each.
-
-    `mode`: as `st_mode`, 0 if absent. `size`: in bytes. `links`: number of names.
-    """
-
-    mode: np.ndarray
-    size: np.ndarray
-    links: np.ndarray
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """int64[files]: bytes of each file, -1 if absent."""
-        found: np.ndarray = np.where(self.mode != 0, self.size, -1)
-        return found
 
 
 class Reader(Protocol):
@@ -111,8 +89,8 @@ class Target(Protocol):
     def room(self) -> Room:
         """Free room."""
 
-    def stat(self, paths: pa.LargeStringArray) -> Found:
-        """The state of each path, without following links."""
+    def stat(self, paths: pa.LargeStringArray) -> np.ndarray:
+        """int64[paths, 3]: `st_mode` (0 if absent), bytes and number of names of each, without following links."""
 
     def list(self) -> Iterator[tuple[str, bool]]:
         """(path, whether it is a directory) of everything below the roots of twins, foreign files included."""
@@ -123,8 +101,7 @@ class Target(Protocol):
     def put(self, path: str, blocks: Iterable[bytes | memoryview], *, replace: bool, sync: bool) -> None:
         """Make a file of these blocks. It gets its name when it is complete; a failure leaves no file.
 
-        `replace`: replace an existing file, which is an error otherwise. `sync`: make it durable at once.
-        """
+        `replace`: replace an existing file, which is an error otherwise. `sync`: make it durable at once."""
 
     def put_hole(self, path: str, size: int, *, replace: bool) -> None:
         """As `put`, for `size` bytes of 0, which take no room if the target supports holes."""
@@ -135,8 +112,7 @@ class Target(Protocol):
         """Make new files of at most SMALL_BYTES, the noise of their record ids (`replay.target.content`).
 
         `sizes`, `record_ids`: int64 and uint64, one a path. `placed`: bool by path, set for each complete file, also
-        when another file fails.
-        """
+        when another file fails."""
 
     def make_parents(self, paths: pa.LargeStringArray) -> None:
         """Make the directories in which a run creates files at `paths`."""
@@ -165,18 +141,17 @@ def foreign(shown: str) -> TargetError:
 def plain_files(target: Target, paths: pa.LargeStringArray) -> np.ndarray:
     """int64[paths]: bytes of the file at each path, -1 if absent.
 
-    Raises: TargetError for a link of either kind, a directory and anything else that is not a plain file.
-    """
-    found = target.stat(paths)
-    plain = (found.mode == 0) | (((found.mode & 0o170000) == stat_modes.S_IFREG) & (found.links <= 1))  # S_IFMT
+    Raises: TargetError for a link of either kind, a directory and anything else that is not a plain file."""
+    modes, sizes, links = target.stat(paths).T
+    plain = (modes == 0) | (((modes & 0o170000) == stat_modes.S_IFREG) & (links <= 1))  # S_IFMT
     if plain.all():
-        return found.sizes
+        return np.where(modes != 0, sizes, -1)
     first = int(np.argmin(plain))
-    shown, mode = target.shown(paths[first].as_py()), int(found.mode[first])
+    shown, mode = target.shown(paths[first].as_py()), int(modes[first])
     if not stat_modes.S_ISREG(mode):
         what = "a symbolic link" if stat_modes.S_ISLNK(mode) else "not a plain file"
         raise TargetError(f"{shown} is {what}: remove it or choose another --target")
     raise TargetError(
-        f"{shown} is one of {found.links[first]} names (hard links) of a file, which a "
+        f"{shown} is one of {links[first]} names (hard links) of a file, which a "
         "replay could overwrite: remove this name and stage again, or choose another --target"
     )

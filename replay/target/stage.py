@@ -57,9 +57,7 @@ if TYPE_CHECKING:
 LEAST_BEGUN_BYTES = 8
 """Fewer bytes do not show that a file was begun by a staging: a stranger's may be the same by chance."""
 
-_RECOGNISED_BYTES = 4096
-"""The start of a file by which it is known to be ours."""
-
+_RECOGNISED_BYTES = 4096  # The start of a file by which it is known to be ours
 LARGEST_SHOWN = 5
 _LEAST_MEASURED_S = 0.01
 
@@ -71,8 +69,7 @@ class StagePlan:
     `target`: the resolved text that opens it.
     `bytes_to_write`: without holes; `bytes_on_disk`: the same in whole blocks. `room`: free room of the target.
     `sparse`, `replaced`: bool by row of `to_write`: files that become holes, or replace a staged file.
-    `plain_hdf5`: paths of HDF5 files that are made as plain bytes, with the reason.
-    """
+    `plain_hdf5`: paths of HDF5 files that are made as plain bytes, with the reason."""
 
     target: str | Path
     identity: str
@@ -170,8 +167,7 @@ def plan_stage(
 ) -> StagePlan:
     """Plan staging `capture` under `target`; changes nothing. `sparse`: use holes if the format allows them.
 
-    Raises: TargetError when a link or a foreign file is in the place of a file, or a mapped file is missing.
-    """
+    Raises: TargetError when a link or a foreign file is in the place of a file, or a mapped file is missing."""
     with open_target(target) as opened:
         manifest = read_manifest(opened)
         data = twin_data_set(capture, opened.base, maps, manifest, hdf5_files(capture))
@@ -276,8 +272,7 @@ def stage(
     `workers`: number of threads; None chooses one for this machine. `limit`: the longest time. When the call returns,
     all files are on the disk.
     Raises: TargetError when the data set does not fit, the target changed since the plan, or a write fails. Files that
-    are complete by then stay, and the manifest lists them.
-    """
+    are complete by then stay, and the manifest lists them."""
     if plan.shortage:
         remedy = "choose another --target, free space there, or stage with --sparse"
         raise TargetError(f"no room under {printable(plan.target)}: {plan.shortage}; {remedy}")
@@ -345,8 +340,7 @@ def check_staged(
     """The place of each file of the capture for a run, by file id. Files without operations have a place but no file.
 
     `hdf5`: given if the run uses that library, which must find the chunks at the expected places.
-    Raises: TargetError when a file that the run needs is absent, too small, or reached through a link.
-    """
+    Raises: TargetError when a file that the run needs is absent, too small, or reached through a link."""
     with open_target(target) as opened:
         if not opened.exists:
             raise TargetError(f"the target {opened.shown('')} does not exist: run `dxt-replay stage` first")
@@ -371,8 +365,7 @@ def prepare_run(target: str | Path, placements: Placements) -> int:
     """Remove files that earlier runs created, so that this run creates them anew. Returns their number.
 
     Only files that the manifest lists as created by the run are removed. Their directories are made if absent. The
-    caller holds the target's lock (`targets.locked_target`) until the run is over.
-    """
+    caller holds the target's lock (`targets.locked_target`) until the run is over."""
     with open_target(target) as opened:
         if not opened.exists or placements.base != opened.base:
             return 0
@@ -386,8 +379,7 @@ def prepare_run(target: str | Path, placements: Placements) -> int:
 def unstage(target: str | Path) -> int:
     """Remove the files of the manifest, empty directories, and the manifest. Returns the number of files.
 
-    The target itself stays, with all foreign files in it.
-    """
+    The target itself stays, with all foreign files in it."""
     with open_target(target) as opened, opened.locked():
         paths = read_manifest(opened).path
         removed = opened.remove(paths)

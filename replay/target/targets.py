@@ -23,8 +23,7 @@ TARGETS: dict[str, Callable[[str | Path, bool], AbstractContextManager[Target]]]
 def open_target(where: str | Path, *, make: bool = False) -> AbstractContextManager[Target]:
     """Open the target at a path or URL; `make`: create it and its parents if absent.
 
-    Raises: TargetError when it cannot be opened or made, or must not be used.
-    """
+    Raises: TargetError when it cannot be opened or made, or must not be used."""
     return TARGETS[_scheme(str(where))](where, make)
 
 

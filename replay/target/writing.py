@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Thread, get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,22 +25,17 @@ from dxt_replay.traces.units import MIB
 if TYPE_CHECKING:
     from dxt_replay.replay.ranks.stopping import TimeLimit
 
-SYNC_BYTES = 64 * MIB
-"""Files from this size on are synced one by one, so that progress does not run ahead of the disk."""
-
+SYNC_BYTES = 64 * MIB  # Files from this size on are synced one by one, so that progress does not run ahead of the disk
 BATCH_FILES = 1024
-BATCH_BYTES = 16 * MIB
-"""Most files, and bytes of several files, that a thread takes at a time from one directory."""
-
-SMALL_FILES = 256
-"""Most small files that are made in one call, after which a thread looks whether it is to stop."""
-
+BATCH_BYTES = 16 * MIB  # Most files, and bytes of several files, that a thread takes at a time from one directory
+SMALL_FILES = 256  # Most small files that are made in one call, after which a thread looks whether it is to stop
 PATIENCE_S = 10.0
 """Seconds that the writing threads may take to end after an error or an interrupt. Beyond it a call of theirs hangs."""
 
-JOIN_S = 0.02
-"""Seconds between two looks of the thread that waits for them."""
+JOIN_S = 0.02  # Seconds between two looks of the thread that waits for them
 
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in total), from several threads but never by two at once."""
 
@@ -53,8 +49,7 @@ class Writing:
 
     `sparse`, `replaced`: bool by row, to be a hole; to take the place of a file of ours. `placed`: bool by row, set for
     each file that has its place: however the writing ends, also by an interrupt, it is set for every such file,
-    and no temporary file is left, unless a call does not return. Raises: UsageError.
-    """
+    and no temporary file is left, unless a call does not return. Raises: UsageError."""
 
     def __init__(
         self,
@@ -88,8 +83,7 @@ class Writing:
         """Write all files; at the end they are on the disk.
 
         Raises: the first error; TargetError where the time is over, or where a call does not return after an error or
-        an interrupt.
-        """
+        an interrupt."""
         limit = self._limit
         if limit is not None:
             limit.where = self._standing
@@ -188,8 +182,7 @@ class Writing:
 def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
     """Rows of files of one directory, some BATCH_BYTES together or one large file; few are spread over the threads.
 
-    Several threads that make files in one directory at a time wait for its lock more than they work.
-    """
+    Several threads that make files in one directory at a time wait for its lock more than they work."""
     number, _ = by_directory(files.path)
     order = directory_order(number)
     most_files = max(1, min(BATCH_FILES, len(files) // threads))
@@ -202,6 +195,16 @@ def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
     large = size > BATCH_BYTES
     begins[1:] |= (part[1:] != part[:-1]) | large[1:] | large[:-1]
     return np.split(order, np.flatnonzero(begins)[1:]) if len(order) else []
+
+
+def in_threads(work: Callable[[_Task], _Answer], tasks: Iterable[_Task]) -> list[_Answer]:
+    """The answers in the order of the tasks, for work that runs without the interpreter's lock."""
+    with ThreadPoolExecutor(default_workers()) as pool:
+        try:
+            return list(pool.map(work, tasks))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def default_workers() -> int:

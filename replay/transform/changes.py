@@ -8,8 +8,7 @@ from typing import Any
 from dxt_replay.replay.plan.pacing import FASTEST, SLOWEST
 from dxt_replay.traces.errors import UsageError
 
-MOST_READERS, MOST_RANKS = 4096, 1 << 20
-"""Largest numbers of readers of a rank, and of ranks."""
+MOST_READERS, MOST_RANKS = 4096, 1 << 20  # Largest numbers of readers of a rank, and of ranks
 
 DECODERS = {"gzip": 300e6, "lzf": 800e6, "lz4": 2_000e6, "zstd": 1_000e6}
 """Decoder -> bytes per second that come out of it on one core: what such decoders reach on numeric data, in round
@@ -33,8 +32,7 @@ class Changes:
     readers, prefetch: lanes that read for the loop of a rank, 0 for the training thread; batches read ahead.
     compute_speed: multiple of the recorded speed.
     ranks, weak: number of ranks; with `weak` each does as much work as before, else they share the recorded work.
-    Raises: UsageError for impossible values, for changes that exclude each other, and for no change.
-    """
+    Raises: UsageError for impossible values, for changes that exclude each other, and for no change."""
 
     chunk_bytes: int | None = None
     compression: Compression | None = None

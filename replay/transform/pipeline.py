@@ -46,8 +46,7 @@ DEFAULT_PREFETCH = 2
 LOADED_SHARE = 0.1
 """Share of the fetches that must read anything, and more than one: else each rank loads the data at once."""
 
-LEFT_OUT = -1
-"""The new rank of batches that are left over."""
+LEFT_OUT = -1  # The new rank of batches that are left over
 
 
 def _of_loop(work: Work, model: LoopModel) -> np.ndarray:
@@ -120,8 +119,7 @@ def with_readers(work: Work, fed: np.ndarray, of_loop: np.ndarray, readers: int,
 
     `fed`: as of `RankState`. Batch k, or with `by_file` file k (if there are at least as many files as readers), goes
     to reader k mod `readers`. Each reader keeps the order of the batches. 0 readers: the training thread itself reads,
-    in one lane.
-    """
+    in one lane."""
     if not of_loop.any():
         return work
     batch = _batches_of(work, fed, of_loop)
@@ -143,8 +141,7 @@ def with_read_ahead(
     """Let the operations of the loop wait for the end of the fetch `ahead` batches before the one that they feed.
 
     With `ahead` 0 they begin when the fetch itself does. None waits for a fetch behind an event for which its lane has
-    operations to come, such as a checkpoint: lane and loop would wait for each other. pass_first: as of `RankState`.
-    """
+    operations to come, such as a checkpoint: lane and loop would wait for each other. pass_first: as of `RankState`."""
     fed, events = fed_by(work, loop), len(loop.kind)
     feeding = of_loop & (fed != NO_FETCH)
     fed = np.where(feeding, fed, 0)
@@ -189,8 +186,7 @@ class SharedSource(NamedTuple):
     data: the operations on its batches, with columns in place of `need` and `follows`: `fed`, the number of the fetch,
     `made`, the moment of the production, `batch`, the fetch of each, and `at_ns`, the time from the begin of that fetch
     to its own begin. None if the data are loaded at once.
-    takes_batch: bool (fetches,), the fetches that take a batch; all if the data are loaded at once.
-    """
+    takes_batch: bool (fetches,), the fetches that take a batch; all if the data are loaded at once."""
 
     state: RankState
     own: Work
@@ -225,8 +221,7 @@ def shared_out(
 ) -> tuple[Iterator[RankState], tuple[str, ...]]:
     """Share the work of all ranks among `ranks` ranks, which are made one by one; also the assumptions.
 
-    names: paths of the files by file id. Raises: UsageError for more ranks than files or batches.
-    """
+    names: paths of the files by file id. Raises: UsageError for more ranks than files or batches."""
     sources = list(map(SharedSource.of, states))
     total = sum(int(source.takes_batch.sum()) for source in sources)
     if ranks > total:
@@ -393,8 +388,7 @@ def _pieced(
 
     takes_batch: bool (fetches,), the fetches of `old` that take a batch of the data set.
     is_copy: its checkpoints are no events of the new loop; their time is busy time.
-    Raises: UsageError if no step of `old` fetches a batch.
-    """
+    Raises: UsageError if no step of `old` fetches a batch."""
     loop = old.loop
     step = np.searchsorted(loop.step_begin_ns, loop.begin_ns, side="right") - 1
     step[0] = -1

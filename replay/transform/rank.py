@@ -36,8 +36,7 @@ ones as codes, and -1 for null.
 start_ns: recorded begin; for a new operation, that of the operation that it comes from. duration_ns: its duration.
 need, follows, held: as of `replay.causal.columns.COLUMNS`; the moments are those that a capture can name.
 think_ns: time from the later of two ends to its begin: of the lane's previous operation, and of what it follows.
-busy_ns: how long its lane is busy with its data after its end (decoding).
-"""
+busy_ns: how long its lane is busy with its data after its end (decoding)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,8 +49,7 @@ class RankState:
     by_file: whether readers take turns with files, as tf.data does, or with batches, as the workers of a PyTorch
     DataLoader do.
     pass_first: int64 (fetches,), the first fetch of the pass over the data that contains each fetch: no batch of a
-    pass is read before that fetch begins. None: one pass, whose reads need not wait for its first fetch.
-    """
+    pass is read before that fetch begins. None: one pass, whose reads need not wait for its first fetch."""
 
     work: Work
     model: LoopModel
@@ -212,8 +210,7 @@ def with_made_ahead(made: Production, loop: TrainingLoop, ahead: int, begins_pas
     """The production with room for so many batches; 0: each is made when the loop asks for it.
 
     begins_pass: bool (fetches,), batches that were made only when asked for. Where they are few, these begin a pass
-    over the data, and nothing is made before.
-    """
+    over the data, and nothing is made before."""
     number, fetches = np.arange(len(begins_pass)), loop.fetches
     if not ahead or begins_pass.mean() > 0.5:
         begins_pass = np.full(len(number), not ahead)
@@ -226,8 +223,7 @@ def finished(state: RankState) -> RankState:
     lane stays busy after the last operation of each batch until it is ready.
 
     What a lane reads for a later batch before it reads for an earlier one holds that one up: it feeds it, too. A batch
-    without operations is ready together with the batch before it.
-    """
+    without operations is ready together with the batch before it."""
     work, feeds = state.work, np.flatnonzero(state.fed != NO_FETCH)
     need, busy = work["need"].copy(), work["busy_ns"].copy()
     for _, mine in rows_by_lane(work["lane"][feeds]):
@@ -254,8 +250,7 @@ class Scheduled(NamedTuple):
 def scheduled(states: Mapping[int, RankState], pacing: Pacing, origin_ns: int) -> dict[int, Scheduled]:
     """Schedule all ranks: together if they meet at their collectives, else one by one.
 
-    Raises: ReplayError when operations and loop wait for each other in a circle.
-    """
+    Raises: ReplayError when operations and loop wait for each other in a circle."""
     loops = [state.model.loop for state in states.values()]
     meetings = Meetings.of([loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives] for loop in loops])
     found: dict[int, Scheduled] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +23,7 @@ from dxt_replay.traces.schema import FORMATS, OPS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count
 
-MODAL_SHARE = 0.9
-"""Share of a file's bytes that requests of one length must move, for that to be its request size."""
-
+MODAL_SHARE = 0.9  # Share of a file's bytes that requests of one length must move, for that to be its request size
 MOST_LENGTHS = 4096
 """Lengths of requests of one file that are counted, the first ones: a file with more has no request size."""
 
@@ -35,8 +34,7 @@ again."""
 IN_ORDER_SHARE = 0.5
 """Share of the ranges that begin where the one before ended, from which on a program reads in order."""
 
-JUMPS_SHARE = 0.95
-"""Share of the records at whose begin the address jumps, from which on these are the records."""
+JUMPS_SHARE = 0.95  # Share of the records at whose begin the address jumps, from which on these are the records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +42,7 @@ class RequestCost:
     """The cost of a read, from the recorded reads of the same capture: latency + bytes / bandwidth.
 
     A changed request keeps the recorded time of its bytes, plus one latency. So an unchanged request keeps its cost, a
-    merged request saves latencies, and a slow byte stays slow. requests: how many are in the fit.
-    """
+    merged request saves latencies, and a slow byte stays slow. requests: how many are in the fit."""
 
     latency_ns: float
     ns_per_byte: float
@@ -76,32 +73,22 @@ class RequestCost:
         return beyond
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DataSet:
+class DataSet(NamedTuple):
     """The files that a job reads and does not write; arrays by file id.
 
-    files: bool. hdf5: bool, files of HDF5. read_bytes: int64.
+    files, streams, hdf5: bool, all of them, those that are read as streams, to which a transfer size applies, and those
+    of HDF5. read_bytes: int64.
     request_bytes: int64, length of the requests that move nearly all bytes of a file, or of its HDF5 chunks; 0 where
     there is no such length.
-    """
+    chunk_bytes: file id -> bytes of a chunk, for files that are read in HDF5 chunks of one length."""
 
     files: np.ndarray
+    streams: np.ndarray
     hdf5: np.ndarray
     read_bytes: np.ndarray
     request_bytes: np.ndarray
+    chunk_bytes: dict[int, int]
     cost: RequestCost
-
-    @property
-    def chunk_bytes(self) -> dict[int, int]:
-        """File id -> bytes of a chunk, for files that are read in HDF5 chunks of one length."""
-        known = np.flatnonzero(self.files & self.hdf5 & (self.request_bytes > 0)).tolist()
-        return {file_id: int(self.request_bytes[file_id]) for file_id in known}
-
-    @property
-    def streams(self) -> np.ndarray:
-        """bool by file: files that are read as streams, to which a transfer size applies."""
-        found: np.ndarray = self.files & ~self.hdf5
-        return found
 
 
 def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
@@ -139,13 +126,9 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
     for name, sizes in chunks.items():
         if seen := sizes & lengths.get(name, {}).keys():
             request[name] = max(seen, key=lengths[name].__getitem__)
-    return DataSet(
-        files=read & ~written,
-        hdf5=codes(capture.files, "format") == FORMATS.index("hdf5"),
-        read_bytes=moved,
-        request_bytes=request,
-        cost=RequestCost.fitted(sums, shortest_ns),
-    )
+    hdf5, mine = codes(capture.files, "format") == FORMATS.index("hdf5"), read & ~written
+    known = {name: int(request[name]) for name in np.flatnonzero(mine & hdf5 & (request > 0)).tolist()}
+    return DataSet(mine, mine & ~hdf5, hdf5, moved, request, known, RequestCost.fitted(sums, shortest_ns))
 
 
 def check_requests(capture: Capture, changes: Changes, data: DataSet, available: int | None) -> None:
@@ -208,8 +191,7 @@ def with_requests(work: Work, changes: Changes, data: DataSet) -> Work:
 def _exchanged(work: Work, gone: np.ndarray, made: Work, place: np.ndarray, nth: np.ndarray) -> tuple[Work, np.ndarray]:
     """Replace the operations at the indices `gone` by `made`. Returns the operations and the place of each.
 
-    place: int64, index of the operation in `work` whose place each of `made` takes. nth: its order at that place.
-    """
+    place: int64, index of the operation in `work` whose place each of `made` takes. nth: its order at that place."""
     stay = np.delete(np.arange(len(work["op"])), gone)
     places = np.concatenate((stay, place))
     order = np.lexsort((np.concatenate((np.zeros(len(stay), dtype=np.int64), nth)), places))
@@ -222,8 +204,7 @@ def with_chunks(work: Work, file_id: int, recorded_bytes: int, chunk_bytes: int,
 
     The chunks of one record form a *range*. Each range is tiled anew from its begin, and one request reads one chunk,
     or the range if that is smaller. In random order a chunk that is larger than the range is read whole. Reads of
-    headers and indexes stay.
-    """
+    headers and indexes stay."""
     at = np.flatnonzero(data_reads(work) & (work["file_id"] == file_id) & (work["length"] == recorded_bytes))
     if not len(at) or chunk_bytes == recorded_bytes:
         return work
@@ -295,8 +276,7 @@ def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost
 
     Requests end at multiples of `transfer_bytes` and at the end of a stream. A request takes the place of the first
     read with bytes of it, and the earliest event that needed one of its reads needs it. It is `transformed` unless the
-    capture has the same read.
-    """
+    capture has the same read."""
     at = np.flatnonzero(chosen & data_reads(work))
     if not len(at):
         return work
@@ -347,8 +327,7 @@ def _streams(work: Work, reads: np.ndarray) -> np.ndarray:
     """int64 (n,): number of the stream that each of these reads, indices (n,), belongs to.
 
     A read continues a stream if it begins at the byte at which the stream's last read of the same lane and file ended.
-    A stream may continue in another lane, because the buffer belongs to the open file, not to the thread.
-    """
+    A stream may continue in another lane, because the buffer belongs to the open file, not to the thread."""
     order = np.lexsort((reads, work["lane"][reads], work["file_id"][reads]))
     at = reads[order]
     file_id, lane, begin = work["file_id"][at], work["lane"][at], work["offset"][at]

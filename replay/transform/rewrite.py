@@ -95,8 +95,7 @@ class Transformed(Result):
 
     path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.
     before, after: totals of the source and of the result. same: whether nothing changed.
-    doubt: how far `after` may be believed. generated: as of `traces.records`; not in the JSON.
-    """
+    doubt: how far `after` may be believed. generated: as of `traces.records`; not in the JSON."""
 
     path: Path
     changes: Mapping[str, Any]
@@ -118,8 +117,7 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     """Write `capture` with these changes to `output`.
 
     Raises: UsageError if a change has no meaning for the capture; CaptureError for a damaged capture, or a rank without
-    training steps; TargetError for `output`.
-    """
+    training steps; TargetError for `output`."""
     check_capture_output(output, force=force)
     layers = choose_layers(capture)
     data = data_set_of(capture, layers)
@@ -338,11 +336,16 @@ def _info(source: Capture, source_of: Mapping[int, int], elapsed_ns: int, *, kno
     )
 
 
+def _with(table: pa.Table, name: str, values: pa.Array | np.ndarray) -> pa.Table:
+    """The table with other values in a column."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), pa.array(values))
+
+
 class Copies:
     """Ranks that do as much as before: copies of the recorded ranks, with copies of the files that only they use.
 
-    source_of: new rank -> the rank that it copies; the first ranks copy themselves.
-    """
+    source_of: new rank -> the rank that it copies; the first ranks copy themselves."""
 
     def __init__(self, capture: Capture, ranks: int) -> None:
         sources, users, used = capture.ranks, np.zeros(capture.files.num_rows, dtype=np.int64), {}
@@ -357,62 +360,54 @@ class Copies:
         for rank in range(len(sources), ranks):
             self._first_id[rank] = files
             files += len(self._private[self.source_of[rank]])
+        self._same_ids = np.arange(capture.files.num_rows, dtype=np.int32)
 
-    def _with_rank(self, rank: int, table: pa.Table) -> pa.Table:
-        place = table.schema.get_field_index("rank")
-        return table.set_column(
-            place, table.schema.field(place), pa.array(np.full(table.num_rows, rank, dtype=np.int32))
-        )
+    def _of_rank(self, rank: int, table: pa.Table) -> pa.Table:
+        return _with(table, "rank", np.full(table.num_rows, rank, dtype=np.int32))
 
     def _own_ids(self, rank: int, table: pa.Table, name: str) -> pa.Table:
         """The table with the ids of the copies of private files in the column `name`; shared files keep theirs."""
-        column, private = table[name], self._private[self.source_of[rank]]
-        if not len(private) or column.null_count == len(column):
-            return table
-        file_id = column.fill_null(0).to_numpy()
-        place = np.searchsorted(private, file_id)
-        mine = private[np.minimum(place, len(private) - 1)] == file_id
-        found = np.where(mine, self._first_id[rank] + place, file_id).astype(np.int32)
-        own = pa.array(found, mask=column.is_null().to_numpy())
-        at = table.schema.get_field_index(name)
-        return table.set_column(at, table.schema.field(at), own)
+        private, ids, column = self._private[self.source_of[rank]], self._same_ids.copy(), table[name]
+        ids[private] = self._first_id[rank] + np.arange(len(private))
+        own = pa.array(ids[column.fill_null(0).to_numpy()], mask=column.is_null().to_numpy())
+        return _with(table, name, own) if len(private) else table
 
     def operations(self, rank: int, table: pa.Table) -> pa.Table:
         """Operations of the source, rewritten for the rank."""
-        table = self._with_rank(rank, table)
+        table = self._of_rank(rank, table)
         if rank not in self._first_id:
             return table
         table = self._own_ids(rank, self._own_ids(rank, table, "file_id"), "other_file_id")
-        at = table.schema.get_field_index("origin")
-        origin = dictionary_array(moved_origin(codes(table, "origin")), ORIGINS)
-        return table.set_column(at, table.schema.field(at), origin)
+        return _with(table, "origin", dictionary_array(moved_origin(codes(table, "origin")), ORIGINS))
 
     def files(self, files: pa.Table) -> pa.Table:
         """The files, followed by the copies: `/data/a.h5` of rank 7 is `/data/a.rank7.h5`."""
         tables = [files.select(FILES_SCHEMA.names)]
         for rank, first in self._first_id.items():
-            mine = files.take(pa.array(self._private[self.source_of[rank]]))
-            columns = {name: mine[name] for name in FILES_SCHEMA.names}
-            columns["file_id"] = pa.array(np.arange(first, first + mine.num_rows, dtype=np.int32))
+            mine = tables[0].take(pa.array(self._private[self.source_of[rank]]))
             paths = []
             for path in mine["path"].to_pylist():
                 folder, slash, name = path.rpartition("/")
                 stem, dot, suffix = name.rpartition(".")
                 paths.append(f"{folder}{slash}{stem}.rank{rank}.{suffix}" if dot and stem else f"{path}.rank{rank}")
-            columns["path"] = pa.array(paths, type=pa.string())
             in_bytes = [None if path is None else path + b".rank%d" % rank for path in mine["path_bytes"].to_pylist()]
-            columns["path_bytes"] = pa.array(in_bytes, type=pa.binary())
-            record = mine["record_id"].to_numpy() ^ np.uint64((rank * 0x9E3779B97F4A7C15) % (1 << 64))
-            columns["record_id"] = pa.array(record, type=pa.uint64())
-            tables.append(pa.table(columns, schema=FILES_SCHEMA))
-        return pa.concat_tables(tables)
+            changed = {
+                "file_id": np.arange(first, first + mine.num_rows, dtype=np.int32),
+                "path": pa.array(paths, type=pa.string()),
+                "path_bytes": pa.array(in_bytes, type=pa.binary()),
+                "record_id": mine["record_id"].to_numpy() ^ np.uint64((rank * 0x9E3779B97F4A7C15) % (1 << 64)),
+            }
+            for name, values in changed.items():
+                mine = _with(mine, name, values)
+            tables.append(mine.cast(FILES_SCHEMA))
+        return pa.concat_tables([tables[0].cast(FILES_SCHEMA), *tables[1:]])
 
     def lanes(self, lanes: pa.Table) -> pa.Table:
         """The lanes of all ranks; those of copies have the roles of their sources alone."""
         tables = [LANES_SCHEMA.empty_table()]
         for rank, source in self.source_of.items():
             mine = lanes.filter(pc.equal(lanes["rank"], source))
-            tables.append(self._with_rank(rank, lanes_with_facts(mine, ["role"]) if rank in self._first_id else mine))
+            tables.append(self._of_rank(rank, lanes_with_facts(mine, ["role"]) if rank in self._first_id else mine))
         return pa.concat_tables(tables)
 
     def hdf5(self, datasets: pa.Table) -> pa.Table:
@@ -420,10 +415,9 @@ class Copies:
         tables = [datasets]
         for rank in self._first_id if datasets.num_rows else ():
             private = pa.array(self._private[self.source_of[rank]], type=pa.int32())
-            mine = datasets.filter(pc.is_in(datasets["file_id"], private))
-            tables.append(self._own_ids(rank, mine, "file_id"))
+            tables.append(self._own_ids(rank, datasets.filter(pc.is_in(datasets["file_id"], private)), "file_id"))
         return pa.concat_tables(tables).cast(HDF5_SCHEMA)
 
     def spans(self, rank: int, spans: pa.Table) -> pa.Table:
         """Spans of the source, rewritten for the rank (`copied_spans`)."""
-        return self._with_rank(rank, copied_spans(spans) if rank in self._first_id else spans)
+        return self._of_rank(rank, copied_spans(spans) if rank in self._first_id else spans)

@@ -29,8 +29,7 @@ _STEP, _WAIT, _CHECKPOINT, _COLLECTIVE, _OTHER, _COMPUTE = (
 _KIND_OF_EVENT = {FETCH: _WAIT, CHECKPOINT: _CHECKPOINT, COLLECTIVE: _COLLECTIVE}
 _EVENTS = tuple(_KIND_OF_EVENT.values())
 
-WAITS_FOR_READERS = "input_wait"
-"""Name of a batch fetch of a loop whose training thread does not read by itself."""
+WAITS_FOR_READERS = "input_wait"  # Name of a batch fetch of a loop whose training thread does not read by itself
 
 
 def _rows(
@@ -69,8 +68,7 @@ def spans_at(
     recorded: its rows in the capture with the loop `old`, of which those that are neither steps nor events of the loop
     move with them. None if the loop was not recorded: then what lies between the events of a step is compute.
     made_ns: int64 (2, fetches), begin and end of the making of each batch. reads_itself: whether the training thread
-    reads its batches. renamed: whether it did the opposite in the capture.
-    """
+    reads its batches. renamed: whether it did the opposite in the capture."""
     chosen = np.flatnonzero(np.isin(new.kind, list(_KIND_OF_EVENT)))
     kind = np.array([_KIND_OF_EVENT[each] for each in new.kind[chosen].tolist()], dtype=np.int8)
     begin, end, wait = new.begin_ns[chosen], new.end_ns[chosen], READING_WAITS[0] if reads_itself else WAITS_FOR_READERS
@@ -134,8 +132,7 @@ def copied_spans(spans: pa.Table) -> pa.Table:
     causal model follows from them, and one union of its compute.
 
     The accelerator utilisation stays the same. Other details of threads are left out, so that thousands of copies fit
-    into memory.
-    """
+    into memory."""
     kind = codes(spans, "kind")
     mine = np.isin(kind, (*_EVENTS, _STEP, PIPELINE)) | are_evaluations(spans)
     computed = spans.filter(pa.array(kind == _COMPUTE))

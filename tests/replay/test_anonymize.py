@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,13 +16,13 @@ import dxt_replay
 from dxt_replay.replay.anonymize import EXTENSIONS, ROLES, TOP_LEVEL, AnonymousNames
 from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, table_from_columns
-from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from tests.capture_builder import File, Op, Span, build_capture, lanes_table, read, write
 from tests.places import CAPTURES
 
 
-def texts_of(directory: Path) -> Iterator[bytes]:
+def texts_of(directory):
     """The raw bytes of each file, and all that it holds once its pages are decompressed."""
     for file in sorted(path for path in directory.rglob("*") if path.is_file()):
         yield file.relative_to(directory).as_posix().encode()
@@ -36,7 +33,7 @@ def texts_of(directory: Path) -> Iterator[bytes]:
             yield json.dumps(json.loads(file.read_bytes()), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _parquet(file: Path) -> Iterator[bytes]:
+def _parquet(file):
     with pq.ParquetFile(file) as opened:
         yield repr(opened.metadata.metadata).encode()
         yield repr(opened.schema_arrow.metadata).encode()
@@ -47,11 +44,11 @@ def _parquet(file: Path) -> Iterator[bytes]:
                 yield b"\n".join(map(_bytes, values))
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value):
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
 
 
-def found_in(directory: Path, secrets: Iterable[bytes]) -> set[bytes]:
+def found_in(directory, secrets):
     """The secrets that occur anywhere in the capture, in any case of their letters."""
     texts = [text.lower() for text in texts_of(directory)]
     return {secret for secret in secrets if any(secret.lower() in text for text in texts)}
@@ -65,7 +62,7 @@ SECRETS = (
 )  # fmt: skip
 
 
-def secret_info(**changes: Any) -> CaptureInfo:
+def secret_info(**changes):
     """All that capture.json can say of a person, a machine and a day."""
     return dataclasses.replace(
         CaptureInfo(
@@ -101,7 +98,7 @@ def secret_info(**changes: Any) -> CaptureInfo:
 
 
 @pytest.fixture
-def capture(tmp_path: Path) -> Capture:
+def capture(tmp_path):
     made = build_capture(
         tmp_path,
         files=[
@@ -131,7 +128,7 @@ def capture(tmp_path: Path) -> Capture:
     return open_capture(made.path)
 
 
-def secrets_of(capture: Capture) -> set[bytes]:
+def secrets_of(capture):
     """Parts of the recorded paths and mount points, without the words that stay, and their stems."""
     kept = {word.encode() for word in (*TOP_LEVEL, *ROLES, *EXTENSIONS, "<STDIN>", "<STDOUT>", "<STDERR>", "UNKNOWN")}
     paths = [*exact_paths(capture.files), *(mount.encode() for mount in capture.files["mount"].to_pylist())]
@@ -142,14 +139,14 @@ def secrets_of(capture: Capture) -> set[bytes]:
     return {part for part in parts - kept if len(part) > 5}
 
 
-def test_nothing_of_the_secrets_is_left_in_any_byte(capture: Capture, tmp_path: Path) -> None:
+def test_nothing_of_the_secrets_is_left_in_any_byte(capture, tmp_path):
     secrets = {secret.encode() for secret in SECRETS} | {b"\xffgeheim"}
     assert found_in(capture.path, secrets) == secrets, "the search finds what is there"
     dxt_replay.anonymize(capture, tmp_path / "shared.capture")
     assert found_in(tmp_path / "shared.capture", secrets) == set()
 
 
-def test_all_but_names_and_dates_is_equal(capture: Capture, tmp_path: Path) -> None:
+def test_all_but_names_and_dates_is_equal(capture, tmp_path):
     done = dxt_replay.anonymize(capture, tmp_path / "shared.capture")
     shared = open_capture(tmp_path / "shared.capture")
     assert (done.operations, done.files, done.spans, done.random_key) == (5, 5, 4, True)
@@ -164,7 +161,7 @@ def test_all_but_names_and_dates_is_equal(capture: Capture, tmp_path: Path) -> N
         assert getattr(shared.info, name) == getattr(capture.info, name)
 
 
-def test_names_keep_their_structure(capture: Capture, tmp_path: Path) -> None:
+def test_names_keep_their_structure(capture, tmp_path):
     dxt_replay.anonymize(capture, tmp_path / "shared.capture")
     shared = open_capture(tmp_path / "shared.capture")
     first, second, *_ = shared.paths()
@@ -182,7 +179,7 @@ def test_names_keep_their_structure(capture: Capture, tmp_path: Path) -> None:
     assert set(threads) == {-1, 0, 1}
 
 
-def test_capture_json_has_no_date_and_says_what_is_missing(capture: Capture, tmp_path: Path) -> None:
+def test_capture_json_has_no_date_and_says_what_is_missing(capture, tmp_path):
     dxt_replay.anonymize(capture, tmp_path / "shared.capture")
     info = open_capture(tmp_path / "shared.capture").info
     job = info.job
@@ -197,7 +194,7 @@ def test_capture_json_has_no_date_and_says_what_is_missing(capture: Capture, tmp
     assert [source.kind for source in info.sources] == ["capture", "darshan"]
 
 
-def test_a_key_gives_the_same_names_again(capture: Capture, tmp_path: Path) -> None:
+def test_a_key_gives_the_same_names_again(capture, tmp_path):
     for name, key in (("a", "key one"), ("b", b"key one"), ("c", "key two"), ("d", None), ("e", None)):
         dxt_replay.anonymize(capture, tmp_path / f"{name}.capture", key=key)
     files = {name: open_capture(tmp_path / f"{name}.capture").files for name in "abcde"}
@@ -207,7 +204,7 @@ def test_a_key_gives_the_same_names_again(capture: Capture, tmp_path: Path) -> N
         assert files[one]["record_id"] != files[other]["record_id"]
 
 
-def test_a_replay_is_still_known_as_the_replay_of_its_recording(capture: Capture, tmp_path: Path) -> None:
+def test_a_replay_is_still_known_as_the_replay_of_its_recording(capture, tmp_path):
     """Anonymized under one key, both; the part that was replayed is found by its paths."""
     part = dxt_replay.part(capture, paths=["*/messung-*"])
     (tmp_path / "twin_of_annabel").mkdir(exist_ok=True)
@@ -225,7 +222,7 @@ def test_a_replay_is_still_known_as_the_replay_of_its_recording(capture: Capture
 
 
 @pytest.mark.parametrize("name", ["imagenet", "cosmictagger", "cosmoflow", "torch_images"])
-def test_a_real_capture(name: str, tmp_path: Path) -> None:
+def test_a_real_capture(name, tmp_path):
     """Those of the package, and those beside the checkout."""
     if name in ("imagenet", "cosmictagger"):
         sources = dxt_replay.sample(name)
@@ -253,7 +250,7 @@ def test_a_real_capture(name: str, tmp_path: Path) -> None:
     assert before == after is not None
 
 
-def test_lanes_keep_their_roles_and_tell_machines_apart_without_their_names(tmp_path: Path) -> None:
+def test_lanes_keep_their_roles_and_tell_machines_apart_without_their_names(tmp_path):
     told = [(0, 0, "login77", 443322, "main"), (0, 1, "login77", 443323, "worker"), (1, 0, "login78", 554433, None)]
     ops = [read(0, rank=rank, lane=lane, length=8) for rank, lane, *_ in told]
     capture = build_capture(tmp_path, ops=ops, files=["/a"], lanes=lanes_table(told))
@@ -292,12 +289,12 @@ KEPT = {word.encode() for word in TOP_LEVEL | ROLES} | {b"", b".", b".."}
         (b"", ""),
     ],
 )
-def test_paths(path: bytes, pattern: str) -> None:
+def test_paths(path, pattern):
     assert re.fullmatch(pattern, NAMES.path(path))
 
 
 @given(st.lists(st.binary(max_size=8).filter(lambda part: b"/" not in part), max_size=5))
-def test_no_part_stays_and_equal_parts_stay_equal(parts: list[bytes]) -> None:
+def test_no_part_stays_and_equal_parts_stay_equal(parts):
     path = b"/" + b"/".join(parts)
     named = NAMES.path(path).encode().split(b"/")
     before = path.split(b"/")
@@ -311,7 +308,7 @@ def test_no_part_stays_and_equal_parts_stay_equal(parts: list[bytes]) -> None:
             assert (one == other) == (first == second)
 
 
-def test_another_key_gives_other_names() -> None:
+def test_another_key_gives_other_names():
     other = AnonymousNames(b"another key")
     assert NAMES.path(b"/x") != other.path(b"/x")
     assert NAMES.record_id(7) != other.record_id(7)
@@ -331,5 +328,5 @@ def test_another_key_gives_other_names() -> None:
         ("jit_ann_step", f"jit_{HASHED}"),
     ],
 )
-def test_names_of_spans_stay_where_a_framework_gives_them(name: str, pattern: str) -> None:
+def test_names_of_spans_stay_where_a_framework_gives_them(name, pattern):
     assert re.fullmatch(pattern, NAMES.span(name))

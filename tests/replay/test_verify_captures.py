@@ -7,10 +7,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +19,8 @@ from hypothesis import strategies as st
 
 import dxt_replay
 from dxt_replay.replay import verify as verifying
-from dxt_replay.replay.verify import Difference, LaneOrder, Verified
+from dxt_replay.replay.target import writing
+from dxt_replay.replay.verify import LaneOrder
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import HDF5_SCHEMA, INDEX_SCHEMA, CaptureInfo, Job, Source, table_from_columns
 from dxt_replay.traces.store.digests import file_digest
@@ -31,11 +30,11 @@ from tests.capture_builder import Span, build_capture, lanes_table, read, write
 from tests.examples import examples
 
 
-def differences(found: Verified) -> list[Difference]:
+def differences(found):
     return [difference for place in found.places for part in place.parts for difference in part.differences]
 
 
-def made(folder: Path, **info: Any) -> Path:
+def made(folder, **info):
     """A capture of two ranks with every kind of file."""
     stated = CaptureInfo(job=Job(nprocs=2, run_time_s=1.0, metadata={"note": "x" * 50}), ranks=(0, 1), **info)
     capture = build_capture(
@@ -55,16 +54,16 @@ def made(folder: Path, **info: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     return made(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
-def copy(whole: Path, tmp_path: Path) -> Path:
+def copy(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "c.capture"))
 
 
-def without_digests(capture: Path) -> None:
+def without_digests(capture):
     document = json.loads((capture / "capture.json").read_text())
     del document["digests"]
     document["schema_version"] = 3
@@ -72,7 +71,7 @@ def without_digests(capture: Path) -> None:
     (capture / "capture.json").write_text(json.dumps(document))
 
 
-def test_a_whole_capture_passes_and_says_what_was_checked(whole: Path) -> None:
+def test_a_whole_capture_passes_and_says_what_was_checked(whole):
     found = dxt_replay.verify(whole)
     assert found.passed, differences(found)
     checked = {part.part: part.checked for part in found.places[0].parts}
@@ -85,7 +84,7 @@ def test_a_whole_capture_passes_and_says_what_was_checked(whole: Path) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
-def test_a_flipped_bit_anywhere_is_found(whole: Path, data: st.DataObject) -> None:
+def test_a_flipped_bit_anywhere_is_found(whole, data):
     file = data.draw(st.sampled_from(sorted(path for path in whole.rglob("*") if path.is_file())))
     place = data.draw(st.integers(0, 8 * file.stat().st_size - 1))
     with tempfile.TemporaryDirectory() as scratch:
@@ -97,16 +96,6 @@ def test_a_flipped_bit_anywhere_is_found(whole: Path, data: st.DataObject) -> No
         found = dxt_replay.verify(copy)
         assert not found.passed
         assert str(name) in {each.file for each in differences(found)}
-
-
-@pytest.mark.slow
-def test_flipped_bits_all_over_capture_json_are_found(whole: Path, copy: Path) -> None:
-    text = (whole / "capture.json").read_bytes()
-    for place in range(0, 8 * len(text), 5):
-        damaged = bytearray(text)
-        damaged[place // 8] ^= 1 << place % 8
-        (copy / "capture.json").write_bytes(damaged)
-        assert not dxt_replay.verify(copy).passed, place
 
 
 PART = "ops/part-0000000-0000.parquet"
@@ -121,9 +110,7 @@ PART = "ops/part-0000000-0000.parquet"
         ("files.parquet", "link", "a symbolic link"),
     ],
 )
-def test_a_file_that_is_not_what_was_written_is_named(
-    whole: Path, copy: Path, name: str, kind: str, found: str
-) -> None:
+def test_a_file_that_is_not_what_was_written_is_named(whole, copy, name, kind, found):
     """A FIFO is not waited for."""
     if kind == "new":
         (copy / name).parent.mkdir(exist_ok=True)
@@ -141,25 +128,25 @@ def test_a_file_that_is_not_what_was_written_is_named(
     assert any(each.file == name and found in each.found for each in differences(dxt_replay.verify(copy)))
 
 
-def test_no_thread_reads_the_counts_with_the_reader_of_another(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_reads_the_counts_with_the_reader_of_another(whole, monkeypatch):
     """Two threads that read one Parquet file ended in SIGSEGV, or in counts that nobody checked."""
     users: dict[int, set[int]] = {}
     both = threading.Barrier(2, timeout=30)
     read_counts = StoredUsage.of
 
-    def seen(self: StoredUsage, ranks: Sequence[int]) -> pa.Table | None:
+    def seen(self, ranks):
         users.setdefault(id(self), set()).add(threading.get_ident())
         both.wait()
         return read_counts(self, ranks)
 
     monkeypatch.setattr(StoredUsage, "of", seen)
-    monkeypatch.setattr(verifying, "default_workers", lambda: 2)
+    monkeypatch.setattr(writing, "default_workers", lambda: 2)
     monkeypatch.setattr(verifying, "_ROWS_TOGETHER", 1)
     assert dxt_replay.verify(whole).passed
     assert [len(threads) for threads in users.values()] == [1, 1]
 
 
-def test_counts_that_are_not_those_of_the_rows_are_named(copy: Path) -> None:
+def test_counts_that_are_not_those_of_the_rows_are_named(copy):
     index = pq.read_table(copy / INDEX_NAME).to_pylist()
     index[1]["usage"][0]["least_length"] += 1
     pq.write_table(pa.Table.from_pylist(index, schema=INDEX_SCHEMA), copy / INDEX_NAME)
@@ -167,7 +154,7 @@ def test_counts_that_are_not_those_of_the_rows_are_named(copy: Path) -> None:
     assert [(each.file, each.what) for each in part.differences] == [(INDEX_NAME, "counts of rank 1")]
 
 
-def test_digests_that_were_removed_are_missed(copy: Path) -> None:
+def test_digests_that_were_removed_are_missed(copy):
     """They alone protect `capture.json`, here the name of the program."""
     document = json.loads((copy / "capture.json").read_text())
     del document["digests"]
@@ -181,22 +168,22 @@ class TestWithoutDigests:
     """Captures of earlier releases."""
 
     @pytest.fixture
-    def old(self, copy: Path) -> Path:
+    def old(self, copy):
         without_digests(copy)
         return copy
 
-    def test_they_pass_by_their_counts_and_it_says_so(self, old: Path) -> None:
+    def test_they_pass_by_their_counts_and_it_says_so(self, old):
         found = dxt_replay.verify(old)
         assert found.passed
         assert "checked by counts alone" in found.places[0].parts[1].note
 
-    def test_lost_spans_are_missed(self, old: Path) -> None:
+    def test_lost_spans_are_missed(self, old):
         (old / "spans.parquet").unlink()
         assert not dxt_replay.verify(old).passed
         with pytest.raises(CaptureError, match=r"lacks spans\.parquet"):
             dxt_replay.open_capture(old)
 
-    def test_a_missing_row_contradicts_the_number_of_operations(self, old: Path) -> None:
+    def test_a_missing_row_contradicts_the_number_of_operations(self, old):
         document = json.loads((old / "capture.json").read_text())
         document["made_by"]["operations_stored"] = 41
         (old / "capture.json").write_text(json.dumps(document))
@@ -206,17 +193,17 @@ class TestWithoutDigests:
         (difference,) = differences(dxt_replay.verify(old))
         assert "holds 40 of 41 operations" in difference.found
 
-    def test_a_file_number_that_is_not_there_is_found(self, old: Path) -> None:
+    def test_a_file_number_that_is_not_there_is_found(self, old):
         pq.write_table(pq.read_table(old / "files.parquet").slice(0, 1), old / "files.parquet")
         assert any("names a file" in each.found for each in differences(dxt_replay.verify(old)))
 
-    def test_a_damaged_document_is_named(self, old: Path) -> None:
+    def test_a_damaged_document_is_named(self, old):
         (old / "capture.json").write_text("{")
         (difference,) = differences(dxt_replay.verify(old))
         assert difference.file == "capture.json"
 
 
-def test_a_replay_whose_rows_are_not_those_that_it_counted(tmp_path: Path) -> None:
+def test_a_replay_whose_rows_are_not_those_that_it_counted(tmp_path):
     result = {"operations": 3, "bytes": {"read": 7, "written": 0}}
     capture = build_capture(
         tmp_path,
@@ -232,16 +219,16 @@ def test_a_replay_whose_rows_are_not_those_that_it_counted(tmp_path: Path) -> No
 
 class TestSources:
     @pytest.fixture
-    def log(self, tmp_path: Path) -> Path:
+    def log(self, tmp_path):
         (tmp_path / "away").mkdir()
         (tmp_path / "away" / "job.log").write_bytes(b"what was recorded")
         return tmp_path / "away" / "job.log"
 
     @pytest.fixture
-    def capture(self, tmp_path: Path, log: Path) -> Path:
+    def capture(self, tmp_path, log):
         return made(tmp_path, sources=(Source(name="job.log", sha256=file_digest(log), kind="strace"),))
 
-    def test_a_given_one_is_held_against_its_digest(self, capture: Path, log: Path) -> None:
+    def test_a_given_one_is_held_against_its_digest(self, capture, log):
         assert "not at hand" in dxt_replay.verify(capture).places[0].parts[-1].note
         assert dxt_replay.verify(capture, sources=[log]).places[0].parts[-1].checked == 1
         assert dxt_replay.verify(capture, sources=[log]).passed
@@ -249,7 +236,7 @@ class TestSources:
         (difference,) = differences(dxt_replay.verify(capture, sources=[log]))
         assert difference.file == str(log)
 
-    def test_one_beside_the_capture_is_found(self, capture: Path, log: Path) -> None:
+    def test_one_beside_the_capture_is_found(self, capture, log):
         shutil.copy(log, capture.parent / "job.log")
         found = dxt_replay.verify(capture)
         assert found.passed
@@ -257,7 +244,7 @@ class TestSources:
         (capture.parent / "job.log").write_bytes(b"another")
         assert not dxt_replay.verify(capture).passed
 
-    def test_a_replay_knows_the_capture_that_it_replayed(self, tmp_path: Path) -> None:
+    def test_a_replay_knows_the_capture_that_it_replayed(self, tmp_path):
         (tmp_path / "1").mkdir()
         source = dxt_replay.open_capture(made(tmp_path / "1"))
         replay = build_capture(tmp_path, ops=[read(0, length=1)], files=["/a"], name="replay", replay_of=source)
@@ -274,9 +261,7 @@ class TestSources:
         ([(0, 0, "a", 1, None), (0, 0, "a", 1, None)], "contents"),
     ],
 )
-def test_lanes_are_held_against_the_operations(
-    lanes: list[tuple[int, int, str | None, int | None, str | None]], what: str, tmp_path: Path
-) -> None:
+def test_lanes_are_held_against_the_operations(lanes, what, tmp_path):
     right = [(0, 0, "a", 1, "main"), (1, 2, "b", 2, None)]
     ops = [read(0, length=8), read(0, length=8, rank=1, lane=2)]
     capture = build_capture(tmp_path, ops=ops, files=["/a"], lanes=lanes_table(right))
@@ -293,23 +278,23 @@ Row = tuple[int, int, int, int]
 """Rank, lane, start and end."""
 
 
-def table(rows: list[Row]) -> pa.Table:
+def table(rows):
     names = ("rank", "lane", "start_ns", "end_ns")
     types = (np.int32, np.int32, np.int64, np.int64)
     columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     return pa.table({name: column.astype(dtype) for name, column, dtype in zip(names, columns, types, strict=True)})
 
 
-def first_overlaps(rows: list[Row]) -> dict[str, str]:
+def first_overlaps(rows):
     """The first operation of each lane that begins before the one before it ended."""
-    found: dict[str, str] = {}
+    found: dict[str, int] = {}
     ends: dict[tuple[int, int], int] = {}
     named: set[tuple[int, int]] = set()
     for at, (rank, lane, start, end) in enumerate(rows):
         number = at - next(place for place, row in enumerate(rows) if row[0] == rank)
         if start < ends.get((rank, lane), start) and (rank, lane) not in named:
             named.add((rank, lane))
-            found[f"lane {lane} of rank {rank}: start_ns of row {number} of the rank"] = str(start)
+            found[f"lane {lane} of rank {rank}: start_ns of row {number} of the rank"] = start
         ends[rank, lane] = end
     return found
 
@@ -318,16 +303,16 @@ def first_overlaps(rows: list[Row]) -> dict[str, str]:
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 20), st.integers(0, 6)), max_size=40),
     st.lists(st.integers(0, 40), max_size=4),
 )
-def test_the_first_overlap_of_each_lane_is_named(drawn: list[Row], cuts: list[int]) -> None:
+def test_the_first_overlap_of_each_lane_is_named(drawn, cuts):
     rows = sorted((rank, lane, start, start + lasts) for rank, lane, start, lasts in drawn)
     rows.sort(key=lambda row: (row[0], row[2]))
     bounds = [0, *sorted(cuts), len(rows)]
     order = LaneOrder()
     found = [each for at, end in pairwise(bounds) for each in order.add(table(rows[at:end]))]
-    assert {each.what: each.found for each in found} == first_overlaps(rows)
+    assert {what: seen for what, _, seen in found} == first_overlaps(rows)
 
 
-def test_verify_names_rank_lane_and_row(tmp_path: Path) -> None:
+def test_verify_names_rank_lane_and_row(tmp_path):
     ops = [
         read(0, length=1, start_ns=0, end_ns=10),
         read(0, length=1, lane=1, start_ns=5, end_ns=20),

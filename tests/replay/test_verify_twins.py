@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,8 @@ import pytest
 import dxt_replay
 from dxt_replay.replay.target.manifest import MANIFEST_NAME
 from dxt_replay.replay.target.placement import TWIN_ROOT
-from dxt_replay.replay.verify import Difference
 from dxt_replay.traces.schema import HDF5_SCHEMA, table_from_columns
-from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read, write
@@ -25,7 +22,7 @@ from tests.replay.target.staging import staged, tree
 SIZE = 2 * MIB + 12_345
 
 
-def differences(*paths: Path, **options: bool) -> list[Difference]:
+def differences(*paths, **options):
     found = dxt_replay.verify(*paths, **options)
     listed = [difference for place in found.places for part in place.parts for difference in part.differences]
     assert found.passed == (not listed)
@@ -33,7 +30,7 @@ def differences(*paths: Path, **options: bool) -> list[Difference]:
 
 
 @pytest.fixture
-def capture(tmp_path: Path) -> Capture:
+def capture(tmp_path):
     """A large file, a small one, one that is written too, one that a run makes, and one that is looked at."""
     return build_capture(
         tmp_path,
@@ -50,12 +47,12 @@ def capture(tmp_path: Path) -> Capture:
 
 
 @pytest.fixture
-def target(capture: Capture, tmp_path: Path) -> Path:
+def target(capture, tmp_path):
     staged(capture, tmp_path / "target")
     return tmp_path / "target"
 
 
-def test_a_twin_as_staged_passes_and_nothing_changes(target: Path) -> None:
+def test_a_twin_as_staged_passes_and_nothing_changes(target):
     before = tree(target), os.stat(target).st_mtime_ns
     assert differences(target) == []
     assert differences(target, sizes_only=True) == []
@@ -63,7 +60,7 @@ def test_a_twin_as_staged_passes_and_nothing_changes(target: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4097, MIB - 1, MIB, 2 * MIB + 5, SIZE - 1])
-def test_a_changed_byte_is_named(target: Path, offset: int) -> None:
+def test_a_changed_byte_is_named(target, offset):
     with open(target / TWIN_ROOT / "d/large", "r+b") as file:
         file.seek(offset)
         was = file.read(1)
@@ -75,8 +72,8 @@ def test_a_changed_byte_is_named(target: Path, offset: int) -> None:
     assert differences(target, sizes_only=True) == []
 
 
-def swap(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def change(target: Path) -> None:
+def swap(make):
+    def change(target):
         path = target / TWIN_ROOT / "d/small"
         path.rename(target / "aside")
         make(path)
@@ -84,7 +81,7 @@ def swap(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return change
 
 
-def bound(path: Path) -> None:
+def bound(path):
     """A socket at a path that may be longer than an address may be."""
     here = os.open(".", os.O_RDONLY)
     os.chdir(path.parent)
@@ -108,9 +105,7 @@ def bound(path: Path) -> None:
         (swap(bound), "kind", "a socket"),
     ],
 )
-def test_what_is_not_the_staged_file_is_named(
-    target: Path, change: Callable[[Path], object], what: str, found: str
-) -> None:
+def test_what_is_not_the_staged_file_is_named(target, change, what, found):
     change(target)
     for sizes_only in (False, True):
         assert (f"{TWIN_ROOT}/d/small", what, found) in {
@@ -119,7 +114,7 @@ def test_what_is_not_the_staged_file_is_named(
         }
 
 
-def test_a_hole_that_holds_data_is_named(target: Path) -> None:
+def test_a_hole_that_holds_data_is_named(target):
     with open(target / TWIN_ROOT / "d/seen", "r+b") as file:
         file.seek(4500)
         file.write(b"x")
@@ -128,18 +123,18 @@ def test_a_hole_that_holds_data_is_named(target: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["d/more", "new/x", "d/.%~0123456789abcdef.part"])
-def test_what_the_manifest_does_not_list_is_named(target: Path, name: str) -> None:
+def test_what_the_manifest_does_not_list_is_named(target, name):
     (target / TWIN_ROOT / name).parent.mkdir(exist_ok=True)
     (target / TWIN_ROOT / name).write_bytes(b"")
     assert f"{TWIN_ROOT}/{name}" in {each.file for each in differences(target)}
 
 
-def test_files_beside_the_twin_are_the_users(target: Path) -> None:
+def test_files_beside_the_twin_are_the_users(target):
     (target / "notes").write_bytes(b"mine")
     assert differences(target) == []
 
 
-def test_what_a_replay_writes_is_not_damage(capture: Capture, target: Path, tmp_path: Path) -> None:
+def test_what_a_replay_writes_is_not_damage(capture, target, tmp_path):
     dxt_replay.run(capture, target, tmp_path / "r.capture", pace="none")
     found = dxt_replay.verify(target, tmp_path / "r.capture")
     assert found.passed
@@ -147,7 +142,7 @@ def test_what_a_replay_writes_is_not_damage(capture: Capture, target: Path, tmp_
     assert (target / TWIN_ROOT / "e/made").exists()
 
 
-def test_a_staged_file_to_which_a_replay_gives_another_name_may_be_gone(target: Path) -> None:
+def test_a_staged_file_to_which_a_replay_gives_another_name_may_be_gone(target):
     (target / TWIN_ROOT / "e/both").unlink()
     assert differences(target) == []
     (target / TWIN_ROOT / "d/small").unlink()
@@ -155,35 +150,35 @@ def test_a_staged_file_to_which_a_replay_gives_another_name_may_be_gone(target: 
 
 
 class TestManifest:
-    def change(self, target: Path, change: Callable[[dict[str, object]], object]) -> None:
+    def change(self, target, change):
         document = json.loads((target / MANIFEST_NAME).read_text())
         change(document)
         (target / MANIFEST_NAME).write_text(json.dumps(document))
 
-    def test_a_damaged_one_is_named(self, target: Path) -> None:
+    def test_a_damaged_one_is_named(self, target):
         (target / MANIFEST_NAME).write_text("{")
         (found,) = differences(target)
         assert found.file == MANIFEST_NAME
 
-    def test_without_one_all_files_are_extra(self, target: Path) -> None:
+    def test_without_one_all_files_are_extra(self, target):
         (target / MANIFEST_NAME).unlink()
         assert {MANIFEST_NAME, f"{TWIN_ROOT}/d/large"} <= {each.file for each in differences(target)}
 
-    def test_a_staging_that_did_not_end(self, target: Path) -> None:
-        self.change(target, lambda document: [each.update(state="planned") for each in document["files"]])  # type: ignore[attr-defined]
+    def test_a_staging_that_did_not_end(self, target):
+        self.change(target, lambda document: [each.update(state="planned") for each in document["files"]])
         assert all("did not end" in each.found for each in differences(target))
 
-    def test_a_file_below_a_file(self, target: Path) -> None:
-        def add(document: dict[str, list[dict[str, object]]]) -> None:
+    def test_a_file_below_a_file(self, target):
+        def add(document):
             document["files"].append({**document["files"][0], "path": f"{TWIN_ROOT}/d/small/x"})
 
-        self.change(target, add)  # type: ignore[arg-type]
+        self.change(target, add)
         assert any(each.found == f"below the file {TWIN_ROOT}/d/small" for each in differences(target))
 
-    def test_one_of_version_2_is_read(self, target: Path) -> None:
-        def older(document: dict[str, object]) -> None:
+    def test_one_of_version_2_is_read(self, target):
+        def older(document):
             document["schema_version"] = 2
-            for entry in document["files"]:  # type: ignore[attr-defined]
+            for entry in document["files"]:
                 entry.pop("written", None)
 
         self.change(target, older)
@@ -194,7 +189,7 @@ class TestHdf5:
     """Chunks that a filter compressed, contiguous data, metadata: every byte has one right value."""
 
     @pytest.fixture
-    def chunks(self, tmp_path: Path) -> Capture:
+    def chunks(self, tmp_path):
         offsets, sizes = np.array([4096, 40_000, 90_000]), np.array([30_000, 31_000, 29_000])
         capture = build_capture(
             tmp_path,
@@ -212,7 +207,7 @@ class TestHdf5:
         write_hdf5(capture.path, table_from_columns(row, HDF5_SCHEMA))
         return open_capture(capture.path)
 
-    def test_each_kind_of_byte_is_compared_with_the_capture(self, chunks: Capture, tmp_path: Path) -> None:
+    def test_each_kind_of_byte_is_compared_with_the_capture(self, chunks, tmp_path):
         target = tmp_path / "target"
         made = staged(chunks, target).to_write
         assert made.layout.null_count == 0
@@ -230,7 +225,7 @@ class TestHdf5:
         assert not dxt_replay.verify(chunks.path, target).places[1].different
 
 
-def test_a_manifest_without_a_file_that_the_capture_needs(capture: Capture, target: Path) -> None:
+def test_a_manifest_without_a_file_that_the_capture_needs(capture, target):
     """File and entry are gone: only the capture knows of them."""
     assert differences(capture.path, target) == []
     gone = f"{TWIN_ROOT}/d/small"
@@ -243,7 +238,7 @@ def test_a_manifest_without_a_file_that_the_capture_needs(capture: Capture, targ
     ]
 
 
-def test_another_capture_beside_a_twin_says_that_it_was_not_staged_there(tmp_path: Path, target: Path) -> None:
+def test_another_capture_beside_a_twin_says_that_it_was_not_staged_there(tmp_path, target):
     other = build_capture(tmp_path, files=["/z"], ops=[read(0, length=9)], name="other")
     found = dxt_replay.verify(other.path, target)
     assert found.passed

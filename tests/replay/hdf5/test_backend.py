@@ -6,8 +6,6 @@ import errno
 import os
 import sys
 import threading
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend, boxes_of, make_byte_space
-from dxt_replay.replay.engine.files import Backend
 from dxt_replay.traces.errors import MissingDependencyError
 from tests.contract import DATA, BackendContract
 
@@ -24,15 +21,15 @@ RNG = np.random.default_rng(5)
 
 
 class TestHdf5(BackendContract):
-    def make_backend(self) -> Backend:
+    def make_backend(self):
         return Hdf5Backend()
 
-    def make_file(self, folder: Path) -> bytes:
+    def make_file(self, folder):
         path = os.fsencode(folder / "data.h5")
         make_byte_space(path, DATA)
         return path
 
-    def test_never_writes_through_a_link(self, backend: Backend, path: bytes, tmp_path: Path) -> None:
+    def test_never_writes_through_a_link(self, backend, path, tmp_path):
         link = os.fsencode(tmp_path / "link")
         os.symlink(path, link)
         with pytest.raises(OSError, match=f"Errno {errno.ELOOP}"):
@@ -40,7 +37,7 @@ class TestHdf5(BackendContract):
         backend.close(backend.open(link, writable=False, create=False))
 
 
-def test_without_h5py_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_h5py_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(
         MissingDependencyError, match=r"a replay through HDF5 needs h5py.*: pip install 'dxt-replay\[hdf5\]'"
@@ -48,19 +45,19 @@ def test_without_h5py_the_error_says_how_to_install_it(monkeypatch: pytest.Monke
         Hdf5Backend()
 
 
-def read(backend: Hdf5Backend, handle: Any, offset: int, length: int) -> bytes:
+def read(backend, handle, offset, length):
     buffer = bytearray(length)
     assert backend.read(handle, offset, length, memoryview(buffer)) == length
     return bytes(buffer)
 
 
 @pytest.fixture
-def backend() -> Hdf5Backend:
+def backend():
     return Hdf5Backend()
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     """Chunked, compressed, contiguous, with chunks at the edge, in a group, of a type of 3 bytes, scalar, compact."""
     path = tmp_path / "source.h5"
     with h5py.File(path, "w") as file:
@@ -75,11 +72,11 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def stored_extents(path: Path) -> list[tuple[int, int]]:
+def stored_extents(path):
     """Offset and size of all data in the file, as h5py tells them."""
     found: list[tuple[int, int]] = []
 
-    def note(name: str, item: Any) -> None:
+    def note(name, item):
         if not isinstance(item, h5py.Dataset) or item.dtype.hasobject:
             return
         if item.chunks:
@@ -92,7 +89,7 @@ def stored_extents(path: Path) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def test_every_stored_chunk_is_read_as_it_lies_in_the_file(backend: Hdf5Backend, source: Path) -> None:
+def test_every_stored_chunk_is_read_as_it_lies_in_the_file(backend, source):
     raw = source.read_bytes()
     extents = stored_extents(source)
     assert len(extents) > 30
@@ -103,7 +100,7 @@ def test_every_stored_chunk_is_read_as_it_lies_in_the_file(backend: Hdf5Backend,
     backend.close(handle)
 
 
-def test_parts_of_a_chunk_and_several_chunks_at_once(backend: Hdf5Backend, source: Path) -> None:
+def test_parts_of_a_chunk_and_several_chunks_at_once(backend, source):
     raw = source.read_bytes()
     extents = stored_extents(source)  # h5py will not open it beside the back end, which locks nothing
     handle = backend.open(os.fsencode(source), writable=False, create=False)
@@ -118,14 +115,14 @@ def test_parts_of_a_chunk_and_several_chunks_at_once(backend: Hdf5Backend, sourc
     backend.close(handle)
 
 
-def test_metadata_is_no_data(backend: Hdf5Backend, source: Path) -> None:
+def test_metadata_is_no_data(backend, source):
     handle = backend.open(os.fsencode(source), writable=False, create=False)
     with pytest.raises(OSError, match=f"Errno {errno.ENODATA}"):
         backend.read(handle, 0, 96, memoryview(bytearray(96)))
     backend.close(handle)
 
 
-def test_writes_reach_the_chunk_and_leave_the_rest(backend: Hdf5Backend, source: Path) -> None:
+def test_writes_reach_the_chunk_and_leave_the_rest(backend, source):
     before = source.read_bytes()
     with h5py.File(source) as file:
         chunk = file["chunked"].id.get_chunk_info(3)
@@ -145,14 +142,14 @@ def test_writes_reach_the_chunk_and_leave_the_rest(backend: Hdf5Backend, source:
             assert after[offset : offset + size] == before[offset : offset + size]
 
 
-def test_a_file_that_is_none_is_an_error_of_the_operation(backend: Hdf5Backend, tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_an_error_of_the_operation(backend, tmp_path):
     path = tmp_path / "no.h5"
     path.write_bytes(b"not HDF5" * 100)
     with pytest.raises(OSError, match="signature"):
         backend.open(os.fsencode(path), writable=False, create=False)
 
 
-def test_a_further_handle_outlives_the_first(backend: Hdf5Backend, source: Path) -> None:
+def test_a_further_handle_outlives_the_first(backend, source):
     offset, size = stored_extents(source)[0]
     handle = backend.open(os.fsencode(source), writable=False, create=False)
     for other in (backend.another(handle), backend.open(os.fsencode(source), writable=False, create=False)):
@@ -162,11 +159,11 @@ def test_a_further_handle_outlives_the_first(backend: Hdf5Backend, source: Path)
     backend.close(handle)
 
 
-def test_appends_from_several_threads_all_arrive(backend: Hdf5Backend, tmp_path: Path) -> None:
+def test_appends_from_several_threads_all_arrive(backend, tmp_path):
     path = os.fsencode(tmp_path / "new.h5")
     handle = backend.open(path, writable=True, create=True)
 
-    def append(first: int) -> None:
+    def append(first):
         for number in range(first, 64, 4):
             backend.write(handle, 1000 * number, 1000, memoryview(bytes([number]) * 1000))
 
@@ -180,7 +177,7 @@ def test_appends_from_several_threads_all_arrive(backend: Hdf5Backend, tmp_path:
     backend.close(handle)
 
 
-def test_no_descriptor_is_left_open(backend: Hdf5Backend, source: Path) -> None:
+def test_no_descriptor_is_left_open(backend, source):
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         handle = backend.open(os.fsencode(source), writable=False, create=False)
@@ -193,7 +190,7 @@ def test_no_descriptor_is_left_open(backend: Hdf5Backend, source: Path) -> None:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
+def runs(draw):
     shape = tuple(draw(st.lists(st.integers(1, 5), min_size=0, max_size=4)))
     points = int(np.prod(shape))
     first = draw(st.integers(0, points))
@@ -201,7 +198,7 @@ def runs(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
 
 
 @given(runs())
-def test_the_boxes_hold_the_points_of_the_run_in_order(run: tuple[tuple[int, ...], int, int]) -> None:
+def test_the_boxes_hold_the_points_of_the_run_in_order(run):
     shape, first, last = run
     block = np.arange(int(np.prod(shape))).reshape(shape)
     found: list[int] = []

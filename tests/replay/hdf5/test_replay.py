@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from dxt_replay.replay.target.stage import check_staged, plan_stage, stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.schema import APIS, READ, codes
-from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.places import CAPTURES
@@ -38,11 +37,11 @@ MOST_MORE = 0.05
 class Recorder(io.FileIO):
     """A file that notes each read as (offset, bytes)."""
 
-    def __init__(self, path: bytes, requests: list[Request]) -> None:
+    def __init__(self, path, requests):
         super().__init__(path, "rb")
         self.requests = requests
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer):
         self.requests.append((self.tell(), len(buffer)))
         return super().readinto(buffer) or 0
 
@@ -50,17 +49,17 @@ class Recorder(io.FileIO):
 class RecordingBackend(Hdf5Backend):
     """Notes the requests of each path."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.requests: dict[bytes, list[Request]] = {}
 
-    def access(self, path: bytes) -> Any:
+    def access(self, path):
         access = super().access(path)
         recorder = Recorder(path, self.requests.setdefault(path, []))
         access.set_fileobj_driver(h5py.h5fd.fileobj_driver, recorder)
         return access
 
 
-def source_requests(capture: Capture, rank: int, files: Iterable[int]) -> list[tuple[int, int, int]]:
+def source_requests(capture, rank, files):
     """(file_id, offset, length) of the POSIX reads of a rank on some files, in order."""
     found: list[tuple[int, int, int]] = []
     for batch in capture.operations(rank):
@@ -71,15 +70,15 @@ def source_requests(capture: Capture, rank: int, files: Iterable[int]) -> list[t
     return found
 
 
-def data_only(files: Hdf5Files, requests: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    def is_data(file: int, offset: int, length: int) -> bool:
+def data_only(files, requests):
+    def is_data(file, offset, length):
         layout = files.layouts.get(file)
         return layout is None or bool(layout.is_data(np.array([offset]), np.array([length]))[0])
 
     return [request for request in requests if is_data(*request)]
 
 
-def check_rank(capture: Capture, rank: int, target: Path) -> int:
+def check_rank(capture, rank, target):
     """Replay one rank's data requests; what reached the storage is what the source read. Returns how many they are."""
     files = hdf5_files(capture)
     placements = check_staged(capture, target, hdf5=files)
@@ -105,7 +104,7 @@ def check_rank(capture: Capture, rank: int, target: Path) -> int:
 
 
 @pytest.mark.parametrize("name", ["cosmictagger", "ffn", "climate"])
-def test_recorded_jobs(name: str, tmp_path: Path) -> None:
+def test_recorded_jobs(name, tmp_path):
     """Of the package, and beside the checkout."""
     log, profiles = CAPTURES / name / "job.darshan", list[Path]()
     if name == "cosmictagger":
@@ -121,7 +120,7 @@ def test_recorded_jobs(name: str, tmp_path: Path) -> None:
     assert name != "cosmictagger" or found == [24002, 24002]
 
 
-def captured_application(folder: Path, path: Path, accesses: Sequence[tuple[str, Any]]) -> Capture:
+def captured_application(folder, path, accesses):
     """A capture of an application that reads selections of datasets of a file without a chunk cache."""
     requests: list[Request] = []
     with Recorder(os.fsencode(path), requests) as recorder, h5py.File(recorder, rdcc_nbytes=0) as file:
@@ -136,7 +135,7 @@ def captured_application(folder: Path, path: Path, accesses: Sequence[tuple[str,
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     """Compressed and other data, written out of order, with a hole."""
     rng = np.random.default_rng(9)
     path = tmp_path / "source.h5"
@@ -158,7 +157,7 @@ ACCESSES = [
 ]
 
 
-def test_an_inspected_file(tmp_path: Path, source: Path) -> None:
+def test_an_inspected_file(tmp_path, source):
     capture = captured_application(tmp_path, source, ACCESSES)
     table, warnings = hdf5_facts([], capture.files, inspect=True)
     assert not warnings
@@ -189,7 +188,7 @@ def test_an_inspected_file(tmp_path: Path, source: Path) -> None:
                     )
 
 
-def test_a_mapped_file_is_read_in_place(tmp_path: Path, source: Path) -> None:
+def test_a_mapped_file_is_read_in_place(tmp_path, source):
     capture = captured_application(tmp_path, source, ACCESSES)
     write_hdf5(capture.path, hdf5_facts([], capture.files, inspect=True)[0])
     capture = open_capture(capture.path)
@@ -204,7 +203,7 @@ def test_a_mapped_file_is_read_in_place(tmp_path: Path, source: Path) -> None:
     assert reads == data
 
 
-def test_compressed_chunks_are_inferred(tmp_path: Path, source: Path) -> None:
+def test_compressed_chunks_are_inferred(tmp_path, source):
     capture = captured_application(tmp_path, source, ACCESSES[:12])
     layout = hdf5_files(capture).layouts[0]
     assert [dataset.compressed for dataset in layout.datasets] == [True]
@@ -212,7 +211,7 @@ def test_compressed_chunks_are_inferred(tmp_path: Path, source: Path) -> None:
     check_rank(capture, 0, tmp_path / "target")
 
 
-def test_files_that_are_none_stay_plain(tmp_path: Path) -> None:
+def test_files_that_are_none_stay_plain(tmp_path):
     """Overlapping requests, a written file, one that is only looked at; a layer above POSIX does not count."""
     ops = [
         read(0, offset=5000, length=700),
@@ -235,7 +234,7 @@ def test_files_that_are_none_stay_plain(tmp_path: Path) -> None:
     assert any("plain bytes" in line and "a.h5" in line for line in plan.lines())
 
 
-def test_a_run_past_the_library_need_not_know_the_chunks(tmp_path: Path, source: Path) -> None:
+def test_a_run_past_the_library_need_not_know_the_chunks(tmp_path, source):
     """The twin is found by what it was made for; through the library only with the layout that it was made with."""
     target = tmp_path / "target"
     capture = captured_application(tmp_path, source, ACCESSES)
@@ -254,7 +253,7 @@ def test_a_run_past_the_library_need_not_know_the_chunks(tmp_path: Path, source:
     assert list(check_staged(capture, target, hdf5=inferred)) == first
 
 
-def test_the_usage_leaves_the_library_s_own_requests_out(tmp_path: Path, source: Path) -> None:
+def test_the_usage_leaves_the_library_s_own_requests_out(tmp_path, source):
     capture = captured_application(tmp_path, source, ACCESSES)
     files = hdf5_files(capture)
     data = data_only(files, source_requests(capture, 0, [0]))
@@ -265,9 +264,7 @@ def test_the_usage_leaves_the_library_s_own_requests_out(tmp_path: Path, source:
 
 
 @pytest.mark.parametrize(("api", "whole"), [("hdf5", False), ("posix", True)])
-def test_one_twin_serves_the_library_and_requests_past_it(
-    tmp_path: Path, source: Path, api: str, *, whole: bool
-) -> None:
+def test_one_twin_serves_the_library_and_requests_past_it(tmp_path, source, api, *, whole):
     capture = captured_application(tmp_path, source, ACCESSES)
     recorded = source_requests(capture, 0, [0])
     target, output = str(tmp_path / "target"), tmp_path / "replay.capture"
@@ -283,7 +280,7 @@ def test_one_twin_serves_the_library_and_requests_past_it(
     assert source_requests(open_capture(output), 0, [0]) == wanted
 
 
-def test_a_run_tells_which_files_stay_out_of_the_library(tmp_path: Path) -> None:
+def test_a_run_tells_which_files_stay_out_of_the_library(tmp_path):
     ops = [read(0, offset=5000, length=700), read(0, offset=5100, length=900, start_ns=1)]
     capture = build_capture(tmp_path, ops=ops, files=[File("/d/a.h5", format="hdf5")])
     notes = hdf5_files(capture).notes(capture)

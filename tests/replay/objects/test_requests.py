@@ -20,7 +20,7 @@ from tests.object_servers import ObjectServer
 obstore = pytest.importorskip("obstore")
 
 
-def test_an_object_is_created_once() -> None:
+def test_an_object_is_created_once():
     with ObjectServer().running() as server:
         client = parse_object_url(server.url()).client()
         assert [create(client, "lock"), create(client, "lock")] == [True, False]
@@ -29,7 +29,7 @@ def test_an_object_is_created_once() -> None:
             create(client, "other")
 
 
-def test_all_pages_of_a_list_are_read() -> None:
+def test_all_pages_of_a_list_are_read():
     with ObjectServer().running() as server:
         server.objects.update({f"{folder}/{number}": b"" for folder in ("a", "a-b", "c") for number in range(8)})
         client = parse_object_url(server.url()).client()
@@ -37,13 +37,13 @@ def test_all_pages_of_a_list_are_read() -> None:
         assert len(list(keys_below(client, ""))) == 24
 
 
-def test_an_object_without_bytes_has_none_to_read() -> None:
+def test_an_object_without_bytes_has_none_to_read():
     with ObjectServer().running() as server:
         server.objects["empty"] = b""
         assert read_range(parse_object_url(server.url()).client(), "empty", 0, memoryview(bytearray(9))) == 0
 
 
-def test_a_server_that_is_silent_is_a_timeout() -> None:
+def test_a_server_that_is_silent_is_a_timeout():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = obstore.store.S3Store(
             "bucket",
@@ -58,7 +58,7 @@ def test_a_server_that_is_silent_is_a_timeout() -> None:
     assert request_error(caught.value, "x").errno == errno.ETIMEDOUT
 
 
-def test_a_plain_endpoint_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_endpoint_of_the_environment_is_used(monkeypatch):
     with ObjectServer().running() as server:
         server.objects["some/key"] = b"12345"
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
@@ -74,7 +74,7 @@ def test_a_plain_endpoint_of_the_environment_is_used(monkeypatch: pytest.MonkeyP
         "s3://bucket/a?endpoint=http://host:9000/base&region=eu-west-1&skip_signature=true&opens=none&part_size=16777216",
     ],
 )
-def test_a_url_names_the_same_place_again(url: str) -> None:
+def test_a_url_names_the_same_place_again(url):
     place = parse_object_url(url)
     assert place.url == url
     assert parse_object_url(place.url) == place

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from dxt_replay.replay.target import posix
 from dxt_replay.replay.target.manifest import MANIFEST_NAME, MANIFEST_VERSION
 from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.replay.target.posix import open_directory, resolve_target, temporary_name
-from dxt_replay.replay.target.protocol import SMALL_BYTES, refusal
+from dxt_replay.replay.target.protocol import LOCK_NAME, SMALL_BYTES, refusal
 from dxt_replay.replay.target.stage import check_staged, plan_stage, prepare_run, stage, unstage
 from dxt_replay.traces.errors import TargetError
-from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture, read, write
 from tests.examples import examples
 
@@ -51,18 +49,24 @@ HOSTILE = [
     b"/../dxt-replay-manifest.json",
     b"~root/.bashrc",
     b"/proc/self/cwd/x",
+    b"s3://bucket/../../x",
+    b"s3://../x",
+    b"s3:/bucket/a",
+    b"s3://bucket/a",
+    b"/a/" + temporary_name(b"b"),
+    b"/" + LOCK_NAME.encode(),
 ]
 
 
 @contextmanager
-def nothing_outside_changes(place: Path) -> Iterator[None]:
+def nothing_outside_changes(place):
     """Everything in `place` but `place`/target is the same afterwards, as are a few files of the machine."""
     before = _state(place)
     yield
     assert _state(place) == before
 
 
-def _state(place: Path) -> list[tuple[str, int, int, int]]:
+def _state(place):
     inside = [path for path in place.rglob("*") if path.relative_to(place).parts[0] != "target"]
     machine = [Path("/etc/passwd"), Path("/etc"), Path("/")]
     return [
@@ -73,13 +77,13 @@ def _state(place: Path) -> list[tuple[str, int, int, int]]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/kept").write_bytes(b"kept")
     return tmp_path
 
 
-def test_hostile_names_stay_inside(place: Path) -> None:
+def test_hostile_names_stay_inside(place):
     half = len(HOSTILE) // 2
     ops = [read(i, length=100) if i < half else write(i, length=100) for i in range(len(HOSTILE))]
     capture = build_capture(place, files=HOSTILE, ops=ops)
@@ -106,7 +110,7 @@ def test_hostile_names_stay_inside(place: Path) -> None:
         max_size=8,
     )
 )
-def test_arbitrary_names_stay_inside(names: list[list[bytes]]) -> None:
+def test_arbitrary_names_stay_inside(names):
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         (place / "outside").mkdir()
@@ -121,12 +125,12 @@ def test_arbitrary_names_stay_inside(names: list[list[bytes]]) -> None:
 
 
 @pytest.fixture
-def capture(place: Path) -> Capture:
+def capture(place):
     return build_capture(place, files=["/a/b/c", "/w/x"], ops=[read(0, length=10), write(1, length=10)])
 
 
 @contextmanager
-def only_links_refused() -> Iterator[None]:
+def only_links_refused():
     """What is inside may succeed, or refuse because of a link."""
     try:
         yield
@@ -138,50 +142,54 @@ LINKS = ["", "/a", "/a/b", "/a/b/c", "/w"]
 
 
 @pytest.mark.parametrize("where", [*LINKS, "/w/x"])
-@pytest.mark.parametrize("to", ["directory", "file", "nowhere"])
-class TestLinks:
-    """A link at each place of the twin data set, put there before staging, and after."""
-
-    def put(self, place: Path, where: str, to: str) -> Path:
-        link = place / f"target/{TWIN_ROOT}{where}"
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(place / {"directory": "outside", "file": "outside/kept", "nowhere": "outside/new"}[to])
-        return link
-
-    def test_before_staging(self, where: str, to: str, place: Path, capture: Capture) -> None:
-        link = self.put(place, where, to)
-        with nothing_outside_changes(place), pytest.raises(TargetError, match=r"is a symbolic link.*: remove it"):
-            plan_stage(capture, place / "target")
-        assert link.is_symlink()
-
-    def test_between_plan_and_staging(self, where: str, to: str, place: Path, capture: Capture) -> None:
-        plan = plan_stage(capture, place / "target")
-        link = self.put(place, where, to)
-        with nothing_outside_changes(place):
-            try:
+@pytest.mark.parametrize("to", ["outside", "outside/kept", "outside/new"])
+@pytest.mark.parametrize("when", ["before the plan", "before staging", "before a run"])
+def test_a_link_at_any_place_of_a_twin_is_neither_followed_nor_replaced(where, to, when, place, capture):
+    target, link = place / "target", place / f"target/{TWIN_ROOT}{where}"
+    plan = None if when == "before the plan" else plan_stage(capture, target)
+    if when == "before a run":
+        stage(plan)
+    if link.exists():
+        link.rename(target / "moved")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(place / to)
+    with nothing_outside_changes(place):
+        if when == "before staging" and where != "/w/x":  # made by a run: prepare_run looks again
+            with pytest.raises(TargetError, match=r"symbolic link|not made by dxt-replay"):
                 stage(plan)
-            except TargetError as error:
-                assert "symbolic link" in str(error) or "not made by dxt-replay" in str(error)  # noqa: PT017
-            else:
-                assert where == "/w/x", "a link was followed or replaced"  # created by runs: prepare_run looks again
-        assert link.is_symlink()
+        elif when == "before staging":
+            stage(plan)
+        for look in (check_staged, plan_stage):
+            if look is plan_stage or when == "before a run":
+                with pytest.raises(TargetError, match=r"is a symbolic link.*remove"):
+                    look(capture, target)
+    assert link.is_symlink()
 
-    def test_after_staging(self, where: str, to: str, place: Path, capture: Capture) -> None:
-        target = place / "target"
+
+@pytest.mark.parametrize("name", [LOCK_NAME, MANIFEST_NAME, os.fsdecode(temporary_name(MANIFEST_NAME.encode()))])
+@pytest.mark.parametrize("to", ["outside", "outside/kept", "outside/new"])
+def test_a_link_in_place_of_a_file_of_our_own_is_neither_followed_nor_replaced(name, to, place, capture):
+    """At each name that staging itself opens in the target: its lock, the manifest, and the manifest while written."""
+    target = place / "target"
+    target.mkdir()
+    (target / name).symlink_to(place / to)
+    with nothing_outside_changes(place), pytest.raises(TargetError, match=r"symbolic link|File exists"):
         stage(plan_stage(capture, target))
-        replaced = target / f"{TWIN_ROOT}{where}"
-        if replaced.exists():
-            replaced.rename(target / "moved")
-        link = self.put(place, where, to)
-        with nothing_outside_changes(place):
-            with pytest.raises(TargetError, match="is a symbolic link"):
-                check_staged(capture, target)
-            with pytest.raises(TargetError, match="is a symbolic link"):
-                plan_stage(capture, target)
-        assert link.is_symlink()
+    assert (target / name).is_symlink()
 
 
-def test_a_link_under_the_name_of_a_file_that_is_being_written_is_refused(place: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_root_of_a_second_data_set_is_not_followed(place, capture):
+    target = place / "target"
+    stage(plan_stage(capture, target))
+    other = build_capture(place, name="other", files=["/a/b/c"], ops=[read(0, length=11)])
+    root = plan_stage(other, target).to_write.path[0].as_py().partition("/")[0]
+    assert root != TWIN_ROOT
+    (target / root).symlink_to(place / "outside")
+    with nothing_outside_changes(place), pytest.raises(TargetError, match="is a symbolic link"):
+        plan_stage(other, target)
+
+
+def test_a_link_under_the_name_of_a_file_that_is_being_written_is_refused(place, tmp_path):
     capture = build_capture(tmp_path / "large", files=["/a/b/c"], ops=[read(0, length=SMALL_BYTES + 1)])
     link = place / "target" / TWIN_ROOT / "a/b" / os.fsdecode(temporary_name(b"c"))
     link.parent.mkdir(parents=True)
@@ -193,7 +201,7 @@ def test_a_link_under_the_name_of_a_file_that_is_being_written_is_refused(place:
 
 
 @pytest.mark.parametrize("where", LINKS)
-def test_removing_follows_no_links(where: str, place: Path, capture: Capture) -> None:
+def test_removing_follows_no_links(where, place, capture):
     target = place / "target"
     stage(plan_stage(capture, target))
     placements = check_staged(capture, target)
@@ -221,9 +229,7 @@ def test_removing_follows_no_links(where: str, place: Path, capture: Capture) ->
         ("a/b/c", "file", "a/b/c exists and was not made by dxt-replay"),
     ],
 )
-def test_what_is_in_the_way_is_refused_and_stays(
-    where: str, kind: str, message: str, place: Path, capture: Capture
-) -> None:
+def test_what_is_in_the_way_is_refused_and_stays(where, kind, message, place, capture):
     there = place / "target" / TWIN_ROOT / where
     there.parent.mkdir(parents=True)
     {"directory": there.mkdir, "fifo": lambda: os.mkfifo(there), "file": lambda: there.write_bytes(b"mine")}[kind]()
@@ -233,7 +239,7 @@ def test_what_is_in_the_way_is_refused_and_stays(
     assert there.lstat() == before
 
 
-def forged(**entry: object) -> str:
+def forged(**entry):
     """A manifest of one file, changed."""
     file = {"path": f"{TWIN_ROOT}/a", "size": 1, "record_id": 1, "sparse": False, "state": "created_by_run", **entry}
     return json.dumps({"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files": [file]})
@@ -248,6 +254,9 @@ WRONG_PATHS = [
     f"{TWIN_ROOT}/\ud800",
     f"{TWIN_ROOT}/",
     f"{TWIN_ROOT}-mine/a",
+    f"{TWIN_ROOT}-{'0' * 16}/../x",
+    f"x\n{TWIN_ROOT}/a",
+    f"{TWIN_ROOT.upper()}/a",
     TWIN_ROOT,
     "/etc/passwd",
     "mine",
@@ -268,18 +277,14 @@ HEAD = '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files":
         *("", "{", "[]", "null", '{"schema_version": 1}', HEAD + "[{}]}", HEAD + "7}", "[" * 100_000, "\udcff"),
         HEAD.replace("dxt-replay", "somebody") + "[]}",
         HEAD.replace("1", str(MANIFEST_VERSION + 1)) + "[]}",
-        None,
     ],
 )
-def test_a_manifest_that_is_not_ours_removes_nothing(content: str | None, place: Path, capture: Capture) -> None:
-    """It is input. None: a link to a file outside."""
+def test_a_manifest_that_is_not_ours_removes_nothing(content, place, capture):
+    """It is input."""
     target, manifest = place / "target", place / "target" / MANIFEST_NAME
     (target / TWIN_ROOT).mkdir(parents=True)
     (target / "mine").write_bytes(b"mine")
-    if content is None:
-        manifest.symlink_to(place / "outside/kept")
-    else:
-        manifest.write_bytes(content.encode("utf-8", "surrogateescape"))
+    manifest.write_bytes(content.encode("utf-8", "surrogateescape"))
     before = manifest.read_bytes()
     with nothing_outside_changes(place):
         for use in (plan_stage, check_staged, lambda _, target: unstage(target)):
@@ -288,8 +293,22 @@ def test_a_manifest_that_is_not_ours_removes_nothing(content: str | None, place:
     assert (manifest.read_bytes(), (target / "mine").read_bytes()) == (before, b"mine")
 
 
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_a_manifest_that_is_no_file_is_neither_read_nor_replaced(kind, place, capture):
+    manifest = place / "target" / MANIFEST_NAME
+    manifest.parent.mkdir()
+    {"link": lambda: manifest.symlink_to(place / "outside/kept"), "fifo": lambda: os.mkfifo(manifest),
+     "directory": manifest.mkdir}[kind]()  # fmt: skip
+    before = manifest.lstat()
+    with nothing_outside_changes(place):
+        for use in (plan_stage, check_staged, lambda _, target: unstage(target)):
+            with pytest.raises(TargetError, match=MANIFEST_NAME):
+                use(capture, place / "target")
+    assert manifest.lstat().st_mode == before.st_mode
+
+
 class TestTarget:
-    def test_no_descriptor_is_left_open(self, tmp_path: Path) -> None:
+    def test_no_descriptor_is_left_open(self, tmp_path):
         (tmp_path / "link").symlink_to("/")
         before = os.listdir("/proc/self/fd")
         with open_directory(tmp_path) as target:
@@ -302,7 +321,7 @@ class TestTarget:
                 pass
         assert os.listdir("/proc/self/fd") == before
 
-    def test_a_target_is_resolved_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_target_is_resolved_once(self, tmp_path, monkeypatch):
         (tmp_path / "real").mkdir()
         (tmp_path / "link").symlink_to("real")
         monkeypatch.chdir(tmp_path)
@@ -310,14 +329,14 @@ class TestTarget:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENAMETOOLONG, errno.EDQUOT, errno.EIO])
-def test_a_refusal_says_what_where_and_what_to_do(code: int) -> None:
+def test_a_refusal_says_what_where_and_what_to_do(code):
     message = str(refusal(OSError(code, "ignored"), "write /t/a"))
     assert message.startswith(f"cannot write /t/a: {os.strerror(code)}; ")
     assert ("the file system failed" if code == errno.EIO else "target") in message.split("; ")[1]
 
 
 @pytest.mark.parametrize("where", ["/a/b/c", "/w/x"])
-def test_a_hard_link_is_refused_before_a_run_writes_through_it(where: str, place: Path, capture: Capture) -> None:
+def test_a_hard_link_is_refused_before_a_run_writes_through_it(where, place, capture):
     target = place / "target"
     stage(plan_stage(capture, target))
     link = target / f"{TWIN_ROOT}{where}"
@@ -346,7 +365,7 @@ for attempt in (lambda: plan_stage(capture, target), lambda: check_staged(captur
 
 
 @pytest.mark.parametrize("place", ["my out", "my out/log"])
-def test_a_mount_point_in_a_twin_is_neither_written_nor_emptied(tmp_path: Path, place: str) -> None:
+def test_a_mount_point_in_a_twin_is_neither_written_nor_emptied(tmp_path, place):
     capture = build_capture(tmp_path, files=["/my out/log"], ops=[write(0, length=10)])
     target = tmp_path / "target"
     stage(plan_stage(capture, target))
@@ -372,7 +391,7 @@ def test_a_mount_point_in_a_twin_is_neither_written_nor_emptied(tmp_path: Path, 
     assert (outside if outside.is_file() else outside / "log").read_text() == "precious"
 
 
-def test_mounts_beside_a_twin_are_nobodys_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mounts_beside_a_twin_are_nobodys_business(tmp_path, monkeypatch):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 27 0:21 / {tmp_path / 'target'} rw - proc proc rw\n22 27 0:21 / {tmp_path}/x rw - a b rw\n")
     monkeypatch.setattr(posix, "_MOUNTS", mounts)

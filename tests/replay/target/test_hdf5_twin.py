@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.target.content import Content
 from dxt_replay.replay.target.hdf5_layout import MAX_DATASETS, DatasetLayout, NoLayoutError, _checked
 from dxt_replay.replay.target.hdf5_twin import hdf5_bytes, hdf5_content
 from tests.examples import examples
 from tests.replay.target.staging import HeldReader
 
 
-def dataset(
-    name: str,
-    index: list[int],
-    offset: list[int],
-    size: list[int],
-    *,
-    shape: tuple[int, ...],
-    chunk: tuple[int, ...] = (),
-    compressed: bool = False,
-    type_size: int = 1,
-) -> DatasetLayout:
+def dataset(name, index, offset, size, *, shape, chunk=(), compressed=False, type_size=1):
     return DatasetLayout(
         name=name,
         type_size=type_size,
@@ -40,7 +27,7 @@ def dataset(
     )
 
 
-def staged(path: Path, *datasets: DatasetLayout, data_bytes: int = 0, record_id: int = 17) -> Content:
+def staged(path, *datasets, data_bytes=0, record_id=17):
     layout = _checked(datasets, "a test")
     content = hdf5_content(record_id, hdf5_bytes(layout, data_bytes), layout, data_bytes)
     path.write_bytes(b"".join(map(bytes, content.blocks())))
@@ -49,14 +36,14 @@ def staged(path: Path, *datasets: DatasetLayout, data_bytes: int = 0, record_id:
     return content
 
 
-def stored(item: h5py.Dataset) -> list[tuple[int, int]]:
+def stored(item):
     chunks: list[tuple[int, int]] = []
     item.id.chunk_iter(lambda chunk: chunks.append((chunk.byte_offset, chunk.size)))
     return chunks
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> list[DatasetLayout]:
+def layouts(draw):
     """A few datasets of any shape whose chunks lie apart, in any order, some of them compressed."""
     made, at = [], 96 + draw(st.integers(0, 300))
     for number in range(draw(st.integers(1, 4))):
@@ -90,9 +77,7 @@ def layouts(draw: st.DrawFn) -> list[DatasetLayout]:
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layouts(), st.integers(0, 5000))
-def test_h5py_reads_all_of_it_and_finds_the_chunks_where_they_were(
-    tmp_path: Path, datasets: list[DatasetLayout], data_bytes: int
-) -> None:
+def test_h5py_reads_all_of_it_and_finds_the_chunks_where_they_were(tmp_path, datasets, data_bytes):
     staged(tmp_path / "twin.h5", *datasets, data_bytes=data_bytes)
     raw = (tmp_path / "twin.h5").read_bytes()
     with h5py.File(tmp_path / "twin.h5") as file:
@@ -110,7 +95,7 @@ def test_h5py_reads_all_of_it_and_finds_the_chunks_where_they_were(
                 assert item[...].nbytes == int(np.prod(layout.shape)) * layout.type_size
 
 
-def test_a_tree_of_several_levels_finds_every_chunk(tmp_path: Path) -> None:
+def test_a_tree_of_several_levels_finds_every_chunk(tmp_path):
     count = 3000
     offset = (1000 + 24 * np.random.default_rng(2).permutation(count)).tolist()
     staged(tmp_path / "a", dataset("x", list(range(count)), offset, [16] * count, shape=(count, 16), chunk=(1, 16)))
@@ -120,7 +105,7 @@ def test_a_tree_of_several_levels_finds_every_chunk(tmp_path: Path) -> None:
     assert all(data[i].tobytes() == raw[offset[i] : offset[i] + 16] for i in range(count))
 
 
-def test_chunks_that_nobody_read_are_fill_values(tmp_path: Path) -> None:
+def test_chunks_that_nobody_read_are_fill_values(tmp_path):
     staged(tmp_path / "a", dataset("x", [3], [500], [16], shape=(100,), chunk=(16,)))
     with h5py.File(tmp_path / "a") as file:
         data = file["x"][...]
@@ -129,14 +114,14 @@ def test_chunks_that_nobody_read_are_fill_values(tmp_path: Path) -> None:
     assert not data[64:].any()
 
 
-def test_a_contiguous_dataset_lies_at_its_offset(tmp_path: Path) -> None:
+def test_a_contiguous_dataset_lies_at_its_offset(tmp_path):
     staged(tmp_path / "a", dataset("x", [0], [777], [5000], shape=(5000,)))
     with h5py.File(tmp_path / "a") as file:
         assert file["x"].id.get_offset() == 777
         assert file["x"][...].tobytes() == (tmp_path / "a").read_bytes()[777:5777]
 
 
-def test_as_many_datasets_as_there_may_be(tmp_path: Path) -> None:
+def test_as_many_datasets_as_there_may_be(tmp_path):
     many = [dataset(f"d{n}", [0], [200 + 8 * n], [8], shape=(8,), chunk=(8,)) for n in range(MAX_DATASETS)]
     staged(tmp_path / "a", *many)
     with h5py.File(tmp_path / "a") as file:
@@ -147,7 +132,7 @@ def test_as_many_datasets_as_there_may_be(tmp_path: Path) -> None:
         _checked((*many, more), "")
 
 
-def test_names_are_told_apart_and_stay_in_the_root(tmp_path: Path) -> None:
+def test_names_are_told_apart_and_stay_in_the_root(tmp_path):
     names = ["/a/b", "a.b", "", "../x", "."]
     staged(
         tmp_path / "a",
@@ -166,12 +151,12 @@ def test_names_are_told_apart_and_stay_in_the_root(tmp_path: Path) -> None:
         (dataset("x", [0], [200], [9], shape=(1 << 33,), chunk=(1 << 33,), compressed=True), "more than HDF5 allows"),
     ],
 )
-def test_what_cannot_be_made_is_told(layout: DatasetLayout, reason: str) -> None:
+def test_what_cannot_be_made_is_told(layout, reason):
     with pytest.raises(NoLayoutError, match=reason):
         _checked([layout], "")
 
 
-def test_another_file_is_not_taken_for_a_twin(tmp_path: Path) -> None:
+def test_another_file_is_not_taken_for_a_twin(tmp_path):
     content = staged(tmp_path / "a", dataset("x", [0], [900], [16], shape=(16,), chunk=(16,)), record_id=4)
     data = bytearray((tmp_path / "a").read_bytes())
     other = hdf5_content(5, content.size, None, 0)

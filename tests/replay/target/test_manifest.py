@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,23 +31,23 @@ from tests.replay.target.staging import manifest_of
 MORE = {"data_bytes": 5, "layout": 'x"y', "written": True}
 
 
-def entry(name: str, **other: Any) -> dict[str, Any]:
+def entry(name, **other):
     row = {"path": f"{TWIN_ROOT}/{name}", "size": 7, "record_id": 2**64 - 1, "sparse": False, "state": PLANNED}
     return row | {"data_bytes": None, "layout": None, "written": False} | other
 
 
-def table(*entries: dict[str, Any]) -> pa.Table:
+def table(*entries):
     return manifest_files(**{name: [each[name] for each in entries] for name in entry("")})
 
 
-def written(target: Path, *entries: dict[str, Any]) -> Manifest:
+def written(target, *entries):
     manifest = Manifest().with_files(table(*entries), "identity")
     with open_target(target, make=True) as opened:
         write_manifest(opened, manifest)
     return manifest
 
 
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_it_comes_back_as_it_was(tmp_path):
     """Also of more files than are written at a time, and over what a killed process left."""
     (tmp_path / os.fsdecode(temporary_name(MANIFEST_NAME.encode()))).write_text("{")
     assert manifest_of(tmp_path) == Manifest()
@@ -60,7 +57,7 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
 
 
-def test_a_line_is_what_json_makes_of_the_file(tmp_path: Path) -> None:
+def test_a_line_is_what_json_makes_of_the_file(tmp_path):
     files = [
         entry('a "quoted" größe \U0001f600\\\t'),
         entry("b", sparse=True, state=WHOLE, **MORE),
@@ -70,14 +67,12 @@ def test_a_line_is_what_json_makes_of_the_file(tmp_path: Path) -> None:
     lines = (tmp_path / MANIFEST_NAME).read_text().splitlines()[1:-1]
     for line, file in zip(lines, files, strict=True):
         given = {name: value for name, value in file.items() if value not in (None, False) or name == "sparse"}
-        assert line.removesuffix(",") == json.dumps(given)
+        assert json.loads(line.removesuffix(",")) == given
     assert manifest_of(tmp_path).files.to_pylist() == files
 
 
 @pytest.mark.parametrize("change", [{"state": "unheard of"}, {"colour": "red"}])
-def test_one_of_a_newer_release_is_named_as_such_whatever_its_lines_hold(
-    change: dict[str, str], tmp_path: Path
-) -> None:
+def test_one_of_a_newer_release_is_named_as_such_whatever_its_lines_hold(change, tmp_path):
     written(tmp_path, entry("a"))
     data = json.loads((tmp_path / MANIFEST_NAME).read_text())
     data["files"][0] |= change
@@ -91,14 +86,14 @@ def test_one_of_a_newer_release_is_named_as_such_whatever_its_lines_hold(
 
 
 @given(st.lists(st.binary(max_size=20), max_size=6))
-def test_every_placement_can_be_listed(tmp_path_factory: pytest.TempPathFactory, paths: list[bytes]) -> None:
+def test_every_placement_can_be_listed(tmp_path_factory, paths):
     places = [each.path.decode("utf-8") for each in place(files_table(paths), b"")]
     target = tmp_path_factory.mktemp("target")
     written(target, *(entry("", path=path) for path in places))
     assert sorted(manifest_of(target).path.to_pylist()) == sorted(places)
 
 
-def test_adding_files_keeps_the_others_and_names_a_data_set_once() -> None:
+def test_adding_files_keeps_the_others_and_names_a_data_set_once():
     first, second = table(entry("b"), entry("a")), table(entry("b", size=9), entry("B"))
     manifest = Manifest().with_files(first, "1").with_files(second, "2")
     again = manifest.with_files(table(), "1")
@@ -107,10 +102,10 @@ def test_adding_files_keeps_the_others_and_names_a_data_set_once() -> None:
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync"])
-def test_a_disk_that_refuses_keeps_the_old_one(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_keeps_the_old_one(call, tmp_path, monkeypatch):
     old = written(tmp_path, entry("a"))
 
-    def refused(*arguments: object, **options: object) -> None:
+    def refused(*arguments, **options):
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
@@ -127,9 +122,7 @@ def test_a_disk_that_refuses_keeps_the_old_one(call: str, tmp_path: Path, monkey
     new=st.sampled_from([b"", b" ", b"\n", b",", b"0", b"-", b".5", b"e1", b"/..", b"}", b'"', b"\\u0000", b"null"])
     | st.binary(max_size=2),
 )
-def test_a_changed_one_is_read_as_json_has_it_or_refused(
-    place: int, cut: int, new: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_changed_one_is_read_as_json_has_it_or_refused(place, cut, new, tmp_path_factory):
     target = tmp_path_factory.mktemp("target")
     written(target, entry("a/größe"), entry("a/b"), entry("b", **MORE), entry("c", sparse=True))
     file = target / MANIFEST_NAME
@@ -147,9 +140,7 @@ def test_a_changed_one_is_read_as_json_has_it_or_refused(
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_many_files_are_read_in_pieces_however_json_lays_them_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None
-) -> None:
+def test_many_files_are_read_in_pieces_however_json_lays_them_out(tmp_path, monkeypatch, indent):
     monkeypatch.setattr(manifest_module, "_PIECE_BYTES", 1000)
     files = [entry(f"{number:06}/}},\n{{", size=number) for number in range(100)]
     manifest = written(tmp_path, *files)
@@ -161,10 +152,10 @@ def test_many_files_are_read_in_pieces_however_json_lays_them_out(
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
-def test_a_disk_that_cannot_be_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_disk_that_cannot_be_read_is_not_damage(tmp_path, monkeypatch, code):
     written(tmp_path, entry("a"))
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(PosixReader, "read_into", refuse)

@@ -14,13 +14,13 @@ from dxt_replay.replay.target.page_cache import DropResult, Residency, drop, res
 PAGE = mmap.PAGESIZE
 
 
-def make(path: Path, size: int) -> bytes:
+def make(path, size):
     path.write_bytes(os.urandom(size))
     return os.fsencode(path)
 
 
 @pytest.fixture
-def on_disk(tmp_path: Path) -> Path:
+def on_disk(tmp_path):
     """A directory on a file system that gives pages up."""
     probe = make(tmp_path / "probe", 10 * PAGE)
     result = drop([probe])
@@ -29,13 +29,13 @@ def on_disk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_fresh_files_are_resident_to_the_last_byte(tmp_path: Path) -> None:
+def test_fresh_files_are_resident_to_the_last_byte(tmp_path):
     paths = [make(tmp_path / "a", 3 * PAGE + 1), make(tmp_path / "b", PAGE), make(tmp_path / "empty", 0)]
     assert resident(paths) == Residency(resident_bytes=4 * PAGE + 1, total_bytes=4 * PAGE + 1)
     assert resident(paths).percent == 100.0
 
 
-def test_dropped_files_are_not(on_disk: Path) -> None:
+def test_dropped_files_are_not(on_disk):
     paths = [make(on_disk / "a", 100 * PAGE + 7), make(on_disk / "b", 5)]
     assert drop(iter(paths)) == DropResult(files=2, bytes=100 * PAGE + 12)
     for _ in range(2):  # asking loads nothing
@@ -43,9 +43,7 @@ def test_dropped_files_are_not(on_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("window_pages", [1, 3, 1000])
-def test_a_part_that_was_read_is_counted_in_any_window(
-    window_pages: int, on_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_was_read_is_counted_in_any_window(window_pages, on_disk, monkeypatch):
     path = make(on_disk / "a", 20 * PAGE + 100)
     drop([path])
     fd = os.open(path, os.O_RDONLY)
@@ -57,14 +55,14 @@ def test_a_part_that_was_read_is_counted_in_any_window(
     assert resident([path]) == Residency(resident_bytes=PAGE + 100, total_bytes=20 * PAGE + 100)
 
 
-def test_a_hole_is_not_resident(tmp_path: Path) -> None:
+def test_a_hole_is_not_resident(tmp_path):
     path = tmp_path / "hole"
     path.touch()
     os.truncate(path, 3 << 30)
     assert resident([os.fsencode(path)]) == Residency(resident_bytes=0, total_bytes=3 << 30)
 
 
-def test_what_is_no_file_is_skipped_and_named(tmp_path: Path) -> None:
+def test_what_is_no_file_is_skipped_and_named(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     paths = [os.fsencode(tmp_path / "none"), os.fsencode(tmp_path / "fifo"), os.fsencode(tmp_path), b"a\0b", b""]
     before = os.listdir("/proc/self/fd")
@@ -78,7 +76,7 @@ def test_what_is_no_file_is_skipped_and_named(tmp_path: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_file_system_in_memory_says_that_it_cannot_drop() -> None:
+def test_a_file_system_in_memory_says_that_it_cannot_drop():
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         pytest.skip("no /dev/shm to write to")
@@ -95,7 +93,7 @@ def test_a_file_system_in_memory_says_that_it_cannot_drop() -> None:
         path.unlink()
 
 
-def test_files_the_kernel_does_not_tell_about_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_the_kernel_does_not_tell_about_are_unknown(tmp_path, monkeypatch):
     """Since Linux 5.2 mincore says "all resident" to a user who neither owns a file nor may write it."""
     path = make(tmp_path / "a", 2 * PAGE)
     mine = make(tmp_path / "b", PAGE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from random import Random
 
 import pyarrow as pa
 import pytest
@@ -32,7 +30,7 @@ paths = st.builds(
 )
 
 
-def placed(*recorded: bytes | str | File, target: bytes = TARGET) -> list[bytes]:
+def placed(*recorded, target=TARGET):
     """Paths below the twin root, in order."""
     root = target + os.fsencode(TWIN_ROOT) + b"/"
     found = [placement.path for placement in place(files_table(recorded), target)]
@@ -40,7 +38,7 @@ def placed(*recorded: bytes | str | File, target: bytes = TARGET) -> list[bytes]
     return [path.removeprefix(root) for path in found]
 
 
-def assert_sound(found: list[bytes], root: bytes = ROOT) -> None:
+def assert_sound(found, root=ROOT):
     """Strictly below the root by names that no system call reads otherwise, distinct, none a directory of another."""
     as_parts = [tuple(path.removeprefix(root).split(b"/")) for path in found]
     for path, names in zip(found, as_parts, strict=True):
@@ -57,18 +55,18 @@ def assert_sound(found: list[bytes], root: bytes = ROOT) -> None:
 @example([b"", b"/", b"/..", b"..", b"."])
 @example([b"/a", b"/a/b", b"/a/b/c", b"a", b"/x/../a"])
 @example([b"/" + b"/".join([b"d" * 200] * 30) + b"/f%d" % i for i in range(3)])
-def test_arbitrary_paths_have_sound_places(recorded: list[bytes]) -> None:
+def test_arbitrary_paths_have_sound_places(recorded):
     assert_sound([placement.path for placement in place(files_table(recorded), TARGET)])
 
 
 @given(st.lists(st.tuples(paths, st.integers(0, 3)), max_size=8))
-def test_record_ids_that_come_twice_do_not_make_places_collide(recorded: list[tuple[bytes, int]]) -> None:
+def test_record_ids_that_come_twice_do_not_make_places_collide(recorded):
     files = [File(path, record_id=record_id) for path, record_id in recorded]
     assert_sound([placement.path for placement in place(files_table(files), TARGET)])
 
 
 @given(st.lists(paths, max_size=8), st.randoms(use_true_random=False))
-def test_the_order_of_the_files_does_not_matter(recorded: list[bytes], random: Random) -> None:
+def test_the_order_of_the_files_does_not_matter(recorded, random):
     files = [File(path, record_id=i) for i, path in enumerate(recorded)]
     shuffled = random.sample(files, len(files))
     there = {file.record_id: path for file, path in zip(files, placed(*files), strict=True)}
@@ -76,7 +74,7 @@ def test_the_order_of_the_files_does_not_matter(recorded: list[bytes], random: R
 
 
 @given(st.lists(paths, max_size=8))
-def test_a_deep_target_shortens_the_paths_below_it(recorded: list[bytes]) -> None:
+def test_a_deep_target_shortens_the_paths_below_it(recorded):
     target = b"/" + b"/".join([b"t" * 250] * 14) + b"/"
     found = [placement.path for placement in place(files_table(recorded), target)]
     assert_sound(found, target + os.fsencode(TWIN_ROOT) + b"/")
@@ -103,7 +101,7 @@ def test_a_deep_target_shortens_the_paths_below_it(recorded: list[bytes]) -> Non
         ("", b"%~00000000000003e8"),
     ],
 )
-def test_names_stay_readable(recorded: str | bytes, expected: bytes) -> None:
+def test_names_stay_readable(recorded, expected):
     assert placed(recorded) == [expected]
 
 
@@ -116,17 +114,17 @@ def test_names_stay_readable(recorded: str | bytes, expected: bytes) -> None:
     ],
     ids=["a directory is needed", "the plain record keeps it", "a name that looks escaped"],
 )
-def test_of_two_files_on_one_path_one_steps_aside(recorded: list[str | bytes], expected: list[bytes]) -> None:
+def test_of_two_files_on_one_path_one_steps_aside(recorded, expected):
     assert placed(*recorded) == expected
 
 
-def test_files_of_one_directory_with_a_long_name_stay_together() -> None:
+def test_files_of_one_directory_with_a_long_name_stay_together():
     names = ["/" + "d" * 300 + "/1", "/" + "d" * 300 + "/2", "/" + "d" * 301 + "/1"]
     one, two, other = (path.split(b"/")[0] for path in placed(*names))
     assert one == two != other
 
 
-def test_a_long_name_is_cut_between_characters() -> None:
+def test_a_long_name_is_cut_between_characters():
     for name in ("xx" + "\n" * 200, "x" + "\n" * 200, "é" * 200, "x" + "é" * 200, "\n" * 200, "x\n" * 120):
         (path,) = placed("/" + name)
         assert_sound([ROOT + path])
@@ -146,9 +144,7 @@ class TestMaps:
             (["/data=/real"], ["/data/written", "/data/nul\0"], [ROOT + b"data/written", ROOT + b"data/nul%00"]),
         ],
     )
-    def test_the_longest_prefix_wins_but_for_a_written_file(
-        self, maps: list[str], recorded: list[str | bytes], expected: list[bytes]
-    ) -> None:
+    def test_the_longest_prefix_wins_but_for_a_written_file(self, maps, recorded, expected):
         written = {number for number, path in enumerate(recorded) if path == "/data/written"}
         found = place(files_table(recorded), TARGET, [*map(parse_map, maps)], written=written)
         assert [each.path for each in found] == expected
@@ -157,7 +153,7 @@ class TestMaps:
     @given(paths)
     @example(b"/data/../../etc/passwd")
     @example(b"/data/..")
-    def test_mapped_paths_stay_below_their_directory(self, recorded: bytes) -> None:
+    def test_mapped_paths_stay_below_their_directory(self, recorded):
         (found,) = place(files_table([b"/data/" + recorded]), TARGET, [parse_map("/data=/real")])
         if found.mapped:
             assert b".." not in found.path.split(b"/")
@@ -166,18 +162,16 @@ class TestMaps:
             assert_sound([found.path])
 
     @pytest.mark.parametrize("text", ["", "=", "/data", "/data=", "=/real", "data=/real", "/data=/re\0al"])
-    def test_malformed_maps_are_refused(self, text: str) -> None:
+    def test_malformed_maps_are_refused(self, text):
         with pytest.raises(UsageError, match="--map"):
             parse_map(text)
 
-    def test_the_directory_becomes_absolute_and_may_hold_an_equals_sign(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_directory_becomes_absolute_and_may_hold_an_equals_sign(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         expected = PathMap(prefix=(b"data", b"x"), directory=os.fsencode(tmp_path / "real=1"))
         assert parse_map("/data//x/=real=1") == expected
 
 
-def test_an_empty_table_has_no_places() -> None:
+def test_an_empty_table_has_no_places():
     empty: pa.Table = files_table([])
     assert not len(place(empty, TARGET))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,35 +12,34 @@ from hypothesis import strategies as st
 
 from dxt_replay import open_capture, transform
 from dxt_replay.replay.causal.ranks import Steps, expected_elapsed_ns, steps_of
-from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.store.reader import Capture
 from tests.examples import examples
 from tests.replay.causal.test_production import FAST, PIPELINES, SLOW, predicted_ns, recorded
-from tests.simulated_input_pipeline import US, InputPipeline, Run, run
+from tests.simulated_input_pipeline import US, InputPipeline, run
 
 Sources = Callable[[InputPipeline, int], tuple[Capture, Steps]]
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+def sources(tmp_path_factory):
     """The recording of a pipeline whose reads last so long, ns; each is made once, since all changes only read it."""
     return functools.cache(
         lambda pipeline, read_ns: recorded(tmp_path_factory.mktemp("source"), run(pipeline, read_ns), pipeline)
     )
 
 
-def with_compute(pipeline: InputPipeline, speed: float) -> InputPipeline:
+def with_compute(pipeline, speed):
     compute_ns, between_ns = round(pipeline.compute_ns / speed), round(pipeline.between_ns / speed)
     return dataclasses.replace(pipeline, compute_ns=compute_ns, between_ns=between_ns)
 
 
-def lasted(made: Run) -> int:
+def lasted(made):
     """From the first moment that a capture shows."""
     each = (*made.spans, *made.ops)
     return max(one.end_ns for one in each) - min(one.start_ns for one in each)
 
 
-def changed(folder: Path, source: Capture, **changes: Any) -> tuple[Transformed, Capture]:
+def changed(folder, source, **changes):
     found = transform(source.path, folder / "changed.capture", force=True, **changes)
     capture = open_capture(found.path)
     # The times of the result are those that its own dependencies lead to.
@@ -61,15 +58,8 @@ def changed(folder: Path, source: Capture, **changes: Any) -> tuple[Transformed,
     speed=st.sampled_from([0.5, 3.0, 100.0]),
 )
 def test_any_pipeline_with_another_accelerator(
-    tmp_path_factory: pytest.TempPathFactory,
-    shuffle: int,
-    batch: int,
-    prefetch: int,
-    readers: int,
-    record_us: int,
-    read_us: int,
-    speed: float,
-) -> None:
+    tmp_path_factory, shuffle, batch, prefetch, readers, record_us, read_us, speed
+):
     pipeline = InputPipeline(shuffle=shuffle, batch=batch, prefetch=prefetch, readers=readers, record_ns=record_us * US)
     folder = tmp_path_factory.mktemp("c")
     source, _ = recorded(folder, run(pipeline, read_us * US), pipeline)
@@ -81,9 +71,7 @@ def test_any_pipeline_with_another_accelerator(
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("read_ns", [FAST, SLOW])
 @pytest.mark.parametrize("prefetch", [1, 16])
-def test_another_buffer_here_and_on_other_storage(
-    name: str, read_ns: int, prefetch: int, tmp_path: Path, sources: Sources
-) -> None:
+def test_another_buffer_here_and_on_other_storage(name, read_ns, prefetch, tmp_path, sources):
     pipeline = PIPELINES[name]
     source, _ = sources(pipeline, read_ns)
     found, capture = changed(tmp_path, source, prefetch=prefetch)
@@ -108,7 +96,7 @@ def test_another_buffer_here_and_on_other_storage(
         ("interleave and shuffle", 1),
     ],
 )
-def test_other_readers(name: str, readers: int, read_ns: int, tmp_path: Path, sources: Sources) -> None:
+def test_other_readers(name, readers, read_ns, tmp_path, sources):
     pipeline = PIPELINES[name]
     source, _ = sources(pipeline, read_ns)
     found, _ = changed(tmp_path, source, readers=readers)
@@ -117,7 +105,7 @@ def test_other_readers(name: str, readers: int, read_ns: int, tmp_path: Path, so
     assert any("mix their records" in each for each in found.assumptions) == (readers > pipeline.readers)
 
 
-def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path: Path, sources: Sources) -> None:
+def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path, sources):
     pipeline = PIPELINES["plain"]
     source, _ = sources(pipeline, SLOW)
     found, _ = changed(tmp_path, source, readers=0)
@@ -127,7 +115,7 @@ def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path: 
     assert found.after.elapsed_ns == pytest.approx(lasted(made) + computed, rel=0.01)
 
 
-def test_a_changed_capture_is_changed_again(tmp_path: Path, sources: Sources) -> None:
+def test_a_changed_capture_is_changed_again(tmp_path, sources):
     pipeline = PIPELINES["interleave and shuffle"]
     source, _ = sources(pipeline, SLOW)
     once = transform(source.path, tmp_path / "once.capture", compute_speed=2).path

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,10 +10,8 @@ from dxt_replay import open_capture, transform
 from dxt_replay.replay.causal.loop import CHECKPOINT, FETCH, NO_FETCH, NO_MOMENT
 from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.transform.pipeline import with_read_ahead, with_readers
-from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
-from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application
 from tests.capture_builder import Op, Span, build_capture, read
 from tests.replay.transform.works import broken_rules, loop_of, requests, work
@@ -25,7 +20,7 @@ from tests.simulated_application import MS, US, Application, Storage
 ONE = (1, 0, 0, 10)
 
 
-def test_files_and_what_feeds_nothing_are_dealt_with_their_batches() -> None:
+def test_files_and_what_feeds_nothing_are_dealt_with_their_batches():
     """A close goes with the batch before it, and holds up no other one."""
     files = work([(lane, lane - 1, 100 * part, 100) for part in range(3) for lane in (1, 2, 3, 4)])
     found = with_readers(files, np.arange(12), np.ones(12, dtype=bool), 2, by_file=True)
@@ -45,16 +40,14 @@ def test_files_and_what_feeds_nothing_are_dealt_with_their_batches() -> None:
     ],
     ids=["room for three batches", "the training thread reads", "two passes over the data"],
 )
-def test_a_read_waits_for_the_fetch_that_makes_room_for_its_batch(
-    ahead: int, pass_first: list[int] | None, moments: list[int]
-) -> None:
+def test_a_read_waits_for_the_fetch_that_makes_room_for_its_batch(ahead, pass_first, moments):
     first = None if pass_first is None else np.array(pass_first)
     given = work([ONE] * 6, need=range(1, 7))
     found = with_read_ahead(given, np.ones(6, dtype=bool), ahead, loop_of(*6 * [FETCH]), first)
     assert found["follows"].tolist() == moments
 
 
-def test_no_read_waits_for_a_fetch_behind_a_checkpoint_that_its_lane_has_yet_to_write() -> None:
+def test_no_read_waits_for_a_fetch_behind_a_checkpoint_that_its_lane_has_yet_to_write():
     """The fetches are events 1, 2, 4 and 5, the checkpoint is event 3. The third read would wait for the end of fetch
     2, which comes after the checkpoint, and the checkpoint for its write, which comes after that read."""
     given = work([ONE] * 4, need=[1, 2, 5, 3])
@@ -66,17 +59,17 @@ def test_no_read_waits_for_a_fetch_behind_a_checkpoint_that_its_lane_has_yet_to_
 STEP = 10 * MS
 
 
-def changed(capture: Capture, ranks: int) -> tuple[Transformed, Capture]:
+def changed(capture, ranks):
     output = capture.path.parent / "changed.capture"
     return transform(capture, output, ranks=ranks, force=True), open_capture(output)
 
 
-def rows(capture: Capture) -> list[dict[str, Any]]:
+def rows(capture):
     table = pa.Table.from_batches(list(capture.operations()))
     return list(table.filter(pa.array(codes(table, "op") == READ)).to_pylist())
 
 
-def shared_file(folder: Path, steps: int = 12) -> Capture:
+def shared_file(folder, steps=12):
     """Two ranks that open a shared file and read its header, and then a sample of it in each step by themselves."""
     ops: list[Op] = []
     spans: list[Span] = []
@@ -95,7 +88,7 @@ def shared_file(folder: Path, steps: int = 12) -> Capture:
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 24), (3, 8), (4, 6), (24, 1)])
-def test_batches_are_read_once_and_headers_by_each_rank(tmp_path: Path, ranks: int, steps: int) -> None:
+def test_batches_are_read_once_and_headers_by_each_rank(tmp_path, ranks, steps):
     found, capture = changed(shared_file(tmp_path), ranks)
     reads = rows(capture)
     samples = [row for row in reads if row["length"] == 1000]
@@ -107,7 +100,7 @@ def test_batches_are_read_once_and_headers_by_each_rank(tmp_path: Path, ranks: i
     assert found.after.bytes_read == 24_000 + 512 * ranks
 
 
-def test_each_step_of_all_ranks_takes_the_batches_that_come_next(tmp_path: Path) -> None:
+def test_each_step_of_all_ranks_takes_the_batches_that_come_next(tmp_path):
     found, capture = changed(shared_file(tmp_path), 4)
     samples = {(row["rank"], row["feeds"]): row["offset"] for row in rows(capture) if row["length"] == 1000}
     assert samples == {(rank, step): 1000 + 1000 * (4 * step + rank) for rank in range(4) for step in range(6)}
@@ -115,7 +108,7 @@ def test_each_step_of_all_ranks_takes_the_batches_that_come_next(tmp_path: Path)
     assert found.after.elapsed_ns == pytest.approx(found.before.elapsed_ns / 2, rel=0.1)
 
 
-def test_batches_that_are_left_over_are_left_out_and_said(tmp_path: Path) -> None:
+def test_batches_that_are_left_over_are_left_out_and_said(tmp_path):
     found, capture = changed(shared_file(tmp_path), 5)
     assert any("4 batches are left out" in note for note in found.assumptions)
     assert len([row for row in rows(capture) if row["length"] == 1000]) == 20
@@ -123,7 +116,7 @@ def test_batches_that_are_left_over_are_left_out_and_said(tmp_path: Path) -> Non
         changed(open_capture(tmp_path / "test.capture"), 25)
 
 
-def private_files(folder: Path) -> Capture:
+def private_files(folder):
     """Two ranks with two files each, of 8 requests, that a reader streams ahead of 16 steps."""
     ops: list[Op] = []
     spans: list[Span] = []
@@ -142,7 +135,7 @@ def private_files(folder: Path) -> Capture:
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_whole_files_go_to_the_ranks_by_name(tmp_path: Path, ranks: int) -> None:
+def test_whole_files_go_to_the_ranks_by_name(tmp_path, ranks):
     source = private_files(tmp_path)
     _, capture = changed(source, ranks)
     reads = rows(capture)
@@ -152,7 +145,7 @@ def test_whole_files_go_to_the_ranks_by_name(tmp_path: Path, ranks: int) -> None
         assert [row["offset"] for row in reads if row["file_id"] == name] == [4096 * number for number in range(8)]
 
 
-def test_a_rank_reads_the_files_of_another_one_no_further_ahead_than_its_own(tmp_path: Path) -> None:
+def test_a_rank_reads_the_files_of_another_one_no_further_ahead_than_its_own(tmp_path):
     _, capture = changed(private_files(tmp_path), 1)
     of_others = [row for row in rows(capture) if row["file_id"] in (1, 3) and row["feeds"] >= 4]
     assert of_others
@@ -162,7 +155,7 @@ def test_a_rank_reads_the_files_of_another_one_no_further_ahead_than_its_own(tmp
         changed(open_capture(tmp_path / "test.capture"), 8)
 
 
-def test_data_that_are_loaded_whole_are_loaded_by_each_rank(tmp_path: Path) -> None:
+def test_data_that_are_loaded_whole_are_loaded_by_each_rank(tmp_path):
     ops, spans = [], []
     for rank in (0, 1):
         ops += [read(0, offset=1000 * n, length=1000, rank=rank, start_ns=MS + n * 50 * US) for n in range(100)]
@@ -178,7 +171,7 @@ def test_data_that_are_loaded_whole_are_loaded_by_each_rank(tmp_path: Path) -> N
         assert found.after.bytes_read == 100_000 * ranks
 
 
-def test_an_application_on_more_ranks(tmp_path: Path) -> None:
+def test_an_application_on_more_ranks(tmp_path):
     """Half the steps on twice as many ranks, held against the application itself."""
     application = Application(depth=4, readers=2, ranks=2, steps=80, collective_ns=500 * US, jitter=0.0)
     storage = Storage(latency_ns=300 * US)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from dxt_replay import merge, open_capture, transform
 from dxt_replay.replay.causal.ranks import expected_elapsed_ns, steps_of
-from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.schema import READ, codes
-from dxt_replay.traces.store.reader import Capture
 from tests.places import CAPTURES
 from tests.replay.transform.works import broken_rules
 
@@ -21,11 +16,11 @@ pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recorded capt
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("captures")
 
 
-def changed(folder: Path, name: str, **changes: Any) -> tuple[Transformed, Capture]:
+def changed(folder, name, **changes):
     """A recorded application, merged once, with these changes."""
     capture = folder / f"{name}.capture"
     if not capture.exists():
@@ -36,7 +31,7 @@ def changed(folder: Path, name: str, **changes: Any) -> tuple[Transformed, Captu
     return found, open_capture(found.path)
 
 
-def lengths(capture: Capture, suffix: str) -> list[int]:
+def lengths(capture, suffix):
     """The lengths of the reads of the files with this suffix."""
     mine, found = np.array([path.endswith(suffix) for path in capture.paths()]), list[int]()
     for batch in capture.operations(columns=["op", "file_id", "length"]):
@@ -46,7 +41,7 @@ def lengths(capture: Capture, suffix: str) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [64, 256, 4096])
-def test_imagenet_with_another_transfer_size(folder: Path, size: int) -> None:
+def test_imagenet_with_another_transfer_size(folder, size):
     """A file of 3,148,176 bytes needs ceil(Z / t) requests and the one that meets its end."""
     found, capture = changed(folder, "imagenet", transfer_size=size * KIB)
     after = lengths(capture, ".tfrecord")
@@ -57,7 +52,7 @@ def test_imagenet_with_another_transfer_size(folder: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize(("chunk", "requests", "length"), [(1, 40, 1024), (8, 5, 8192), (64, 1, 40960)])
-def test_cosmictagger_with_other_chunks(folder: Path, chunk: int, requests: int, length: int) -> None:
+def test_cosmictagger_with_other_chunks(folder, chunk, requests, length):
     """20 chunks of 2 KiB make a sample: requests fall as 1 / chunk, until one holds the sample."""
     _, capture = changed(folder, "cosmictagger", chunk=chunk * KIB)
     assert lengths(capture, ".h5").count(length) == pytest.approx(2 * 150 * 8 * requests, rel=0.01)
@@ -76,7 +71,7 @@ def test_cosmictagger_with_other_chunks(folder: Path, chunk: int, requests: int,
         ("frnn", {"readers": 0, "compute_speed": 2}),
     ],
 )
-def test_a_replay_by_steps_would_take_the_predicted_time(folder: Path, name: str, changes: dict[str, Any]) -> None:
+def test_a_replay_by_steps_would_take_the_predicted_time(folder, name, changes):
     """The times of the result are those that its own dependencies lead to."""
     found, capture = changed(folder, name, **changes)
     assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(found.after.elapsed_ns, rel=0.001)
@@ -86,7 +81,7 @@ def test_a_replay_by_steps_would_take_the_predicted_time(folder: Path, name: str
 
 @pytest.mark.parametrize("name", ["imagenet", "torch_eval"])
 @pytest.mark.parametrize("changes", [{"prefetch": 1}, {"readers": 1}, {"ranks": 3}], ids=str)
-def test_a_copied_rank_changes_as_the_rank_that_it_copies(folder: Path, name: str, changes: dict[str, Any]) -> None:
+def test_a_copied_rank_changes_as_the_rank_that_it_copies(folder, name, changes):
     """A copy has the dependencies of its source. Ranks that do the same take as long as one, whatever changes in each;
     with another number of ranks the work of the copies counts."""
     one, _ = changed(folder, name, **changes)

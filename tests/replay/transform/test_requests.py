@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.plan.layers import choose_layers
 from dxt_replay.replay.transform.changes import Changes, Compression, parse_compression
-from dxt_replay.replay.transform.rank import MODELLED, TRANSFORMED, Work, data_reads, joined
+from dxt_replay.replay.transform.rank import MODELLED, TRANSFORMED, data_reads, joined
 from dxt_replay.replay.transform.requests import (
     BYTES_PER_OPERATION,
     RequestCost,
@@ -25,7 +24,7 @@ from dxt_replay.replay.transform.requests import (
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import TRACED
 from tests.capture_builder import build_capture, read
-from tests.replay.transform.works import COST, Read, requests, stream, work
+from tests.replay.transform.works import COST, requests, stream, work
 
 KIB = 1024
 
@@ -41,19 +40,19 @@ KIB = 1024
     ],
     ids=["a line", "no negative slope", "no negative latency", "of one length the shortest", "nothing"],
 )
-def test_the_cost_of_a_request(reads: list[tuple[int, int]], cost: tuple[float, float]) -> None:
+def test_the_cost_of_a_request(reads, cost):
     x, y = (np.array(column, dtype=float) for column in (zip(*reads, strict=True) if reads else ((), ())))
     sums = np.array([len(x), x.sum(), (x * x).sum(), y.sum(), (x * y).sum()])
     found = RequestCost.fitted(sums, float(y.min(initial=math.inf)))
     assert (found.latency_ns, found.ns_per_byte, found.requests) == pytest.approx((*cost, len(reads)))
 
 
-def sized(given: Work, size: int) -> Work:
+def sized(given, size):
     return with_transfer_size(given, np.ones(len(given["op"]), dtype=bool), size, COST)
 
 
 @pytest.mark.parametrize("size", [64 * KIB, 256 * KIB, 1024 * KIB, 16 << 20])
-def test_a_stream_is_read_in_as_many_requests_as_its_bytes_need(size: int) -> None:
+def test_a_stream_is_read_in_as_many_requests_as_its_bytes_need(size):
     before = work(stream(3_148_176, 256 * KIB))
     found = sized(before, size)
     assert requests(found) == stream(3_148_176, size)
@@ -89,12 +88,12 @@ BOTH = [(lane, 0, begin, 1000) for begin in (0, 1000) for lane in (0, 1)]
     ],
     ids=["merged", "split", "between merged reads", "one stream of two threads", "two streams"],
 )
-def test_a_changed_request(reads: list[Read], need: tuple[int, ...], size: int, found: dict[str, list[int]]) -> None:
+def test_a_changed_request(reads, need, size, found):
     made = sized(work(reads, need=need), size)
     assert {name: made[name].tolist() for name in found} == found
 
 
-def test_reads_that_are_not_chosen_stay() -> None:
+def test_reads_that_are_not_chosen_stay():
     before = work([(0, 0, 0, 1000), (0, 1, 0, 1000), (0, 0, 1000, 1000), (0, 1, 1000, 1000)])
     found = with_transfer_size(before, before["file_id"] == 1, 4000, COST)
     assert requests(found) == [(0, 0, 0, 1000), (0, 1, 0, 2000), (0, 0, 1000, 1000)]
@@ -106,9 +105,7 @@ def test_reads_that_are_not_chosen_stay() -> None:
     starts=st.lists(st.integers(0, 5), min_size=30, max_size=30),
     size=st.integers(1, 9_000),
 )
-def test_bytes_stay_and_no_request_crosses_a_multiple_of_the_size(
-    lengths: list[int], starts: list[int], size: int
-) -> None:
+def test_bytes_stay_and_no_request_crosses_a_multiple_of_the_size(lengths, starts, size):
     reads, end = [], dict.fromkeys(range(3), 0)
     for length, start in zip(lengths, starts, strict=False):
         name = start % 3
@@ -132,7 +129,7 @@ RECORD, CHUNK = 40 * KIB, 2 * KIB
 RANDOM = [7, 2, 11, 4, 0, 9, 5, 1]
 
 
-def chunked(order: list[int], size: int, pieces: tuple[int, ...] = (20,)) -> Work:
+def chunked(order, size, pieces=(20,)):
     """Records of 20 chunks, each in pieces that lie far apart in the file, four of them a batch; and what they become.
     An index is read before them."""
     reads, need = [(0, 0, 99_000_000, 2616)], [0]
@@ -148,16 +145,14 @@ def chunked(order: list[int], size: int, pieces: tuple[int, ...] = (20,)) -> Wor
 
 @pytest.mark.parametrize(("chunk", "count", "length"), [(1, 40, 1), (4, 10, 4), (8, 5, 8), (40, 1, 40)])
 @pytest.mark.parametrize("pieces", [(20,), (11, 3, 6)])
-def test_a_record_is_read_in_as_many_requests_as_it_has_chunks(
-    chunk: int, count: int, length: int, pieces: tuple[int, ...]
-) -> None:
+def test_a_record_is_read_in_as_many_requests_as_it_has_chunks(chunk, count, length, pieces):
     found = chunked(RANDOM, chunk * KIB, pieces)
     assert set(found["length"].tolist()) == {length * KIB}
     assert len(found["op"]) == count * len(RANDOM)
     assert set(found["origin"].tolist()) == {MODELLED}
 
 
-def test_chunks_larger_than_a_record() -> None:
+def test_chunks_larger_than_a_record():
     """In random order each is read whole; in order a request is never larger than what is asked for, here a batch."""
     found = chunked(RANDOM, 80 * KIB)
     assert (len(found["op"]), found["length"].max()) == (len(RANDOM), 80 * KIB)
@@ -166,13 +161,13 @@ def test_chunks_larger_than_a_record() -> None:
     assert found["length"].tolist() == [4 * RECORD] * 2
 
 
-def test_a_record_that_is_read_again_lies_where_it_lay() -> None:
+def test_a_record_that_is_read_again_lies_where_it_lay():
     found = chunked([7, 2, 11, 4] * 2, 40 * KIB)
     assert found["offset"][:4].tolist() == found["offset"][4:].tolist()
     assert len(set(found["offset"][:4].tolist())) == 4
 
 
-def test_a_compressed_stream_has_no_gaps_and_the_share_of_the_bytes() -> None:
+def test_a_compressed_stream_has_no_gaps_and_the_share_of_the_bytes():
     gzip = Compression(name="gzip", ratio=0.6, bytes_per_s=1e9)
     before = joined([work(stream(1_000_001, 4096)), work([(0, 1, 0, 100)])])
     found = with_compression(before, before["file_id"] == 0, gzip, COST)
@@ -188,7 +183,7 @@ def test_a_compressed_stream_has_no_gaps_and_the_share_of_the_bytes() -> None:
 @pytest.mark.parametrize(
     "text", ["gzip", "gzip:0", "gzip:1.5", "gzip:nan", "gzip:0.6:fast", "brotli:0.6", "gzip:0.6:-1MB/s"]
 )
-def test_the_option_of_compression(text: str) -> None:
+def test_the_option_of_compression(text):
     assert parse_compression("gzip:0.6:250MB/s") == Compression(name="gzip", ratio=0.6, bytes_per_s=250e6)
     with pytest.raises(UsageError, match=r"NAME:RATIO"):
         parse_compression(text)
@@ -201,7 +196,7 @@ def test_the_option_of_compression(text: str) -> None:
         (Changes(transfer_bytes=250), 8 + 32),  # 4 requests for each of its reads of 1,000 bytes
     ],
 )
-def test_what_does_not_fit_in_memory_is_refused(tmp_path: Path, changes: Changes, operations: int) -> None:
+def test_what_does_not_fit_in_memory_is_refused(tmp_path, changes, operations):
     ops = [read(0, rank=rank, length=1000, start_ns=number) for rank, n in ((0, 2), (1, 6)) for number in range(n)]
     capture = build_capture(tmp_path, files=["/d/a"], ops=ops)
     data = data_set_of(capture, choose_layers(capture))

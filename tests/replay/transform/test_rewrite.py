@@ -2,22 +2,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dxt_replay import compare, open_capture, run, stage, transform
-from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from dxt_replay.traces.schema import OPS, ORIGINS, READ, WRITE, codes
-from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application, simulated_loader
 from tests.capture_builder import Op, Span, build_capture, lanes_table, read, write
-from tests.simulated_application import MS, READ_BYTES, US, Application, Recorded, Storage
+from tests.simulated_application import MS, READ_BYTES, US, Application, Storage
 from tests.simulated_loader import Loader
 
 FAST = Storage(latency_ns=300 * US)
@@ -25,27 +21,27 @@ FILES = ["/data/train", "/data/loaded", "/data/checkpoint"]
 AHEAD = Application(depth=4, readers=2)
 
 
-def recorded(folder: Path, application: Application = AHEAD) -> Capture:
+def recorded(folder, application=AHEAD):
     run = simulated_application.run(application, FAST)
     return build_capture(folder, files=FILES, ops=run.ops, spans=run.spans)
 
 
-def changed(capture: Capture, **changes: Any) -> tuple[Transformed, Capture]:
+def changed(capture, **changes):
     output = capture.path.parent / "changed.capture"
     found = transform(capture, output, force=True, **changes)
     return found, open_capture(output)
 
 
-def lasted(run: Recorded) -> int:
+def lasted(run):
     """From the first moment that a capture shows."""
     return run.elapsed_ns - min(each.start_ns for each in (*run.ops, *run.spans))
 
 
-def rows(capture: Capture) -> pa.Table:
+def rows(capture):
     return pa.Table.from_batches(list(capture.operations()))
 
 
-def covered(capture: Capture) -> dict[tuple[int, int], int]:
+def covered(capture):
     """By rank and file the bytes read."""
     table = rows(capture)
     reads = table.filter(pa.array(codes(table, "op") == READ))
@@ -58,7 +54,7 @@ def covered(capture: Capture) -> dict[tuple[int, int], int]:
 @pytest.mark.parametrize(
     "changes", [{"transfer_size": READ_BYTES}, {"readers": 2}, {"readers": 2, "transfer_size": "256KiB"}]
 )
-def test_what_is_so_already_is_written_as_it_is(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_what_is_so_already_is_written_as_it_is(tmp_path, changes):
     source = recorded(tmp_path)
     found, capture = changed(source, **changes)
     assert found.same
@@ -69,7 +65,7 @@ def test_what_is_so_already_is_written_as_it_is(tmp_path: Path, changes: dict[st
     assert found.after == found.before
 
 
-def test_the_rows_say_what_became_of_them_and_what_they_wait_for(tmp_path: Path) -> None:
+def test_the_rows_say_what_became_of_them_and_what_they_wait_for(tmp_path):
     source = recorded(tmp_path, dataclasses.replace(AHEAD, checkpoint_every=20))
     found, capture = changed(source, transfer_size="512KiB")
     table = rows(capture)
@@ -98,14 +94,14 @@ def test_the_rows_say_what_became_of_them_and_what_they_wait_for(tmp_path: Path)
     ],
 )
 @pytest.mark.parametrize("readers", [1, 4])
-def test_an_application_with_other_readers(tmp_path: Path, application: Application, readers: int) -> None:
+def test_an_application_with_other_readers(tmp_path, application, readers):
     truth_ns = lasted(simulated_application.run(dataclasses.replace(application, readers=readers), FAST))
     found, _ = changed(recorded(tmp_path, application), readers=readers)
     assert found.after.elapsed_ns == pytest.approx(truth_ns, rel=0.1)
 
 
 @pytest.mark.parametrize("speed", [0.5, 1000])
-def test_an_application_with_another_accelerator(tmp_path: Path, speed: float) -> None:
+def test_an_application_with_another_accelerator(tmp_path, speed):
     application = dataclasses.replace(AHEAD, ranks=2, collective_ns=500 * US)
     faster = dataclasses.replace(application, compute_ns=round(application.compute_ns / speed))
     truth_ns = lasted(simulated_application.run(faster, FAST))
@@ -114,7 +110,7 @@ def test_an_application_with_another_accelerator(tmp_path: Path, speed: float) -
 
 
 @pytest.mark.parametrize("readers", [1, 2, 4])
-def test_a_data_loader_with_another_number_of_workers(tmp_path: Path, readers: int) -> None:
+def test_a_data_loader_with_another_number_of_workers(tmp_path, readers):
     loader = Loader(made=(25, 25), passes=1, compute_ns=1 * MS)
     made = tuple(50 // readers + (number < 50 % readers) for number in range(readers))
     truth_ns = lasted(simulated_loader.run(dataclasses.replace(loader, made=made), FAST))
@@ -122,21 +118,21 @@ def test_a_data_loader_with_another_number_of_workers(tmp_path: Path, readers: i
     assert found.after.elapsed_ns == pytest.approx(truth_ns, rel=0.1)
 
 
-def test_a_loop_that_reads_by_itself_gets_readers(tmp_path: Path) -> None:
+def test_a_loop_that_reads_by_itself_gets_readers(tmp_path):
     alone = Application(depth=0, compute_ns=2 * MS)
     found, capture = changed(recorded(tmp_path, alone), readers=2)
     assert found.after.elapsed_ns < 0.8 * found.before.elapsed_ns
     assert {lane for lane, feeds in _pairs(capture, "lane", "feeds") if feeds is not None} == {1, 2}
 
 
-def test_readers_become_the_training_thread(tmp_path: Path) -> None:
+def test_readers_become_the_training_thread(tmp_path):
     found, capture = changed(recorded(tmp_path), readers=0)
     assert found.after.elapsed_ns > found.before.elapsed_ns
     waits = capture.spans.filter(pa.array(np.array(capture.spans["kind"].to_pylist()) == "input_wait"))
     assert set(waits["name"].to_pylist()) == {"next_batch"}
 
 
-def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path: Path) -> None:
+def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path):
     """Copies have the roles of their sources and no machine, and look no busier: a rank that neither computes nor waits
     for a part of its steps is copied so."""
     ops = [read(name, length=100, rank=rank, start_ns=10 + rank) for rank, name in ((0, 0), (1, 1), (0, 2), (1, 2))]
@@ -180,20 +176,20 @@ def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path: Path) -> No
         ({"compression": "gzip"}, "NAME:RATIO"),
     ],
 )
-def test_changes_without_a_meaning_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+def test_changes_without_a_meaning_are_refused(tmp_path, changes, reason):
     with pytest.raises(UsageError, match=reason):
         changed(recorded(tmp_path), **changes)
     assert not (tmp_path / "changed.capture").exists()
 
 
-def test_changes_that_a_capture_does_not_allow_are_refused(tmp_path: Path) -> None:
+def test_changes_that_a_capture_does_not_allow_are_refused(tmp_path):
     with pytest.raises(UsageError, match="give --readers, too"):
         changed(recorded(tmp_path, Application(depth=0)), prefetch=4)
     with pytest.raises(Exception, match="no training steps"):
         changed(build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=10)]), readers=2)
 
 
-def test_data_are_compressed_once(tmp_path: Path) -> None:
+def test_data_are_compressed_once(tmp_path):
     source = recorded(tmp_path)
     first = transform(source, tmp_path / "first.capture", compression="gzip:0.5")
     assert first.after.bytes_read == pytest.approx(first.before.bytes_read / 2, rel=0.01)
@@ -201,7 +197,7 @@ def test_data_are_compressed_once(tmp_path: Path) -> None:
         transform(tmp_path / "first.capture", tmp_path / "second.capture", compression="gzip:0.5")
 
 
-def _pairs(capture: Capture, *names: str) -> set[tuple[Any, ...]]:
+def _pairs(capture, *names):
     table = rows(capture)
     return set(zip(*(table[name].to_pylist() for name in names), strict=True))
 
@@ -211,7 +207,7 @@ def _pairs(capture: Capture, *names: str) -> set[tuple[Any, ...]]:
     [{"transfer_size": "512KiB", "readers": 3}, {"readers": 0}, {"ranks": 3}, {"ranks": 3, "weak": True}],
     ids=lambda each: "-".join(each),
 )
-def test_the_result_is_staged_replayed_and_compared_like_any_capture(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_the_result_is_staged_replayed_and_compared_like_any_capture(tmp_path, changes):
     application = dataclasses.replace(AHEAD, ranks=2, steps=12, compute_ns=1 * MS, collective_ns=100 * US)
     _, capture = changed(recorded(tmp_path, application), compute_speed=2, **changes)
     (tmp_path / "twin").mkdir(exist_ok=True)
@@ -224,7 +220,7 @@ def test_the_result_is_staged_replayed_and_compared_like_any_capture(tmp_path: P
     assert workload.failed == 0
 
 
-def test_a_changed_capture_can_be_changed_again(tmp_path: Path) -> None:
+def test_a_changed_capture_can_be_changed_again(tmp_path):
     once, capture = changed(recorded(tmp_path), readers=4, prefetch=4)
     twice = transform(capture, tmp_path / "twice.capture", compute_speed=4)
     both = transform(tmp_path / "test.capture", tmp_path / "both.capture", readers=4, prefetch=4, compute_speed=4)
@@ -241,7 +237,7 @@ def test_a_changed_capture_can_be_changed_again(tmp_path: Path) -> None:
     [{"compute_speed": 4}, {"ranks": 2}],
     ids=lambda each: "-".join(each),
 )
-def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path, changes):
     """A model is written 3 ms after the last step; the last batch fetch ended a long time before that."""
     steps = 8
     ops, spans = [], []
@@ -263,7 +259,7 @@ def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path: 
 @pytest.mark.parametrize(
     "changes", [{"compute_speed": 2.0}, {"ranks": 2, "weak": True, "compute_speed": 2.0}, {"ranks": 2, "weak": True}]
 )
-def test_opens_keep_their_flags(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_opens_keep_their_flags(tmp_path, changes):
     run = simulated_application.run(AHEAD, FAST)
     begin_ns = min(each.start_ns for each in run.ops)
     opens = [Op("open", 0, offset=-1, start_ns=begin_ns, end_ns=begin_ns, open_flags=flags) for flags in (257, None, 1)]
