@@ -17,43 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.sources import PROFILES, RECORDINGS
+from dxt_replay.traces import schema
 from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.paces import API_CHOICES, PACE_CHOICES
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import benchmark_run, is_replay
-from dxt_replay.traces.schema import (
-    APIS,
-    FILES_SCHEMA,
-    FORMATS,
-    HDF5_SCHEMA,
-    LANES_SCHEMA,
-    OFFSETS,
-    OPS,
-    ORIGINS,
-    SCHEMA_VERSION,
-    SPAN_KINDS,
-    SPANS_SCHEMA,
-    UNION_THREAD,
-    CaptureInfo,
-    Job,
-    RankClock,
-    Source,
-)
+from dxt_replay.traces.store import writer as store
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
-from dxt_replay.traces.store.writer import (
-    OpsWriter,
-    begin_capture,
-    discard_capture,
-    lanes_with_facts,
-    publish_capture,
-    spans_writer,
-    write_capture_info,
-    write_files,
-    write_hdf5,
-    write_lanes,
-)
 from dxt_replay.traces.unseen import WRITTEN
 from dxt_replay.traces.version import VERSION
 
@@ -95,7 +67,8 @@ _FILTERS = frozenset(("gzip", "shuffle", "fletcher32", "szip", "nbit", "scaleoff
 
 _WORDS = frozenset(
     (
-        *(*PACE_CHOICES, *API_CHOICES, *OPS, *APIS, *FORMATS, *OFFSETS, *ORIGINS, *SPAN_KINDS),
+        *(*PACE_CHOICES, *API_CHOICES, *schema.OPS, *schema.APIS, *schema.FORMATS, *schema.OFFSETS, *schema.ORIGINS),
+        *schema.SPAN_KINDS,
         *("dxt-replay", "merge", "run", "generate", "transform", "cold", "as found", "sleep", "spin", "skip"),
         *("compiled", "python", "documented", "head", "v2.0", "v3.0", "STDIO", "POSIX", "MPI-IO", "H5D", "H5F"),
         *("anchors", "nesting", "wall", "seconds", "overlap", "pthread_id", "recorded"),
@@ -108,7 +81,7 @@ _TF_DATA = (
 )
 _COLLECTIVE = "_|all|reduce|gather|scatter|to|broadcast|barrier|send|recv|base|coalesced|tensor|into|single"
 _PUBLIC_SPANS = re.compile(
-    rf"{'|'.join(SPAN_KINDS)}|train|gpu compute|restore|next_batch|allreduce|dxt_anchor|wait for a batch"
+    rf"{'|'.join(schema.SPAN_KINDS)}|train|gpu compute|restore|next_batch|allreduce|dxt_anchor|wait for a batch"
     r"|ProfilerStep#\d+|enumerate\(DataLoader\)#_(?:SingleProcess|MultiProcessing)DataLoaderIter\.__next__"
     r"|(?:Distributed|FullySharded)DataParallel\.forward|ExecutorState::Process|ThreadpoolListener::StartRegion"
     r"|IteratorGetNext(?:Op)?(?:::DoCompute)?"
@@ -251,9 +224,9 @@ def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key:
     column = capture.spans["name"].combine_chunks().dictionary_encode()
     before = column.dictionary.to_pylist()
     after = [names.span(name) for name in before]
-    working = begin_capture(output, force=force)
+    working = store.begin_capture(output, force=force)
     try:
-        with OpsWriter(working) as writer:
+        with store.OpsWriter(working) as writer:
             for batch in capture.operations():
                 writer.write(pa.Table.from_batches([batch]))
         changed = {
@@ -263,11 +236,11 @@ def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key:
             "mount": [*map(names.mount, files["mount"].to_pylist())],
             "fs_type": [*map(names.file_system, files["fs_type"].to_pylist())],
         }
-        write_files(working, _replaced(files, FILES_SCHEMA, changed))
+        store.write_files(working, _replaced(files, schema.FILES_SCHEMA, changed))
         threads = _thread_numbers(capture.spans["thread"].to_numpy())
         spans = {"name": pa.array(after, pa.string()).take(column.indices), "thread": threads}
-        with spans_writer(working) as table:
-            table.write(_replaced(capture.spans, SPANS_SCHEMA, spans))
+        with store.spans_writer(working) as table:
+            table.write(_replaced(capture.spans, schema.SPANS_SCHEMA, spans))
         changed = {
             "dataset": [names.path(name.encode()) for name in datasets["dataset"].to_pylist()],
             "filters": [
@@ -275,13 +248,14 @@ def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key:
                 for row in datasets["filters"].to_pylist()
             ],
         }
-        write_hdf5(working, _replaced(datasets, HDF5_SCHEMA, changed))
+        store.write_hdf5(working, _replaced(datasets, schema.HDF5_SCHEMA, changed))
         hosts = [None if host is None else names.word(host, frozenset()) for host in lanes["host"].to_pylist()]
-        write_lanes(working, _replaced(lanes_with_facts(lanes, ["role"]), LANES_SCHEMA, {"host": hosts}))
-        write_capture_info(working, anonymous_info(capture, names, writer.rows))
-        publish_capture(working, output, force=force)
+        lanes = store.lanes_with_facts(lanes, ["role"])
+        store.write_lanes(working, _replaced(lanes, schema.LANES_SCHEMA, {"host": hosts}))
+        store.write_capture_info(working, anonymous_info(capture, names, writer.rows))
+        store.publish_capture(working, output, force=force)
     except BaseException:
-        discard_capture(working)
+        store.discard_capture(working)
         raise
     return Anonymized(
         path=output,
@@ -294,8 +268,8 @@ def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key:
     )
 
 
-def _replaced(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
-    return pa.table({name: columns.get(name, table[name]) for name in schema.names}, schema=schema)
+def _replaced(table: pa.Table, like: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
+    return pa.table({name: columns.get(name, table[name]) for name in like.names}, schema=like)
 
 
 def _thread_numbers(thread: np.ndarray) -> np.ndarray:
@@ -303,14 +277,14 @@ def _thread_numbers(thread: np.ndarray) -> np.ndarray:
 
     UNION_THREAD stays; ids below it count down from -2."""
     found, place = np.unique(thread, return_inverse=True)
-    below = int(np.count_nonzero(found < UNION_THREAD))
+    below = int(np.count_nonzero(found < schema.UNION_THREAD))
     numbers = np.arange(len(found), dtype=np.int64)
-    numbers[:below] -= below - UNION_THREAD
-    numbers[below:] -= below + int(UNION_THREAD in found)
+    numbers[:below] -= below - schema.UNION_THREAD
+    numbers[below:] -= below + int(schema.UNION_THREAD in found)
     return numbers[place.reshape(-1)]
 
 
-def anonymous_info(capture: Capture, names: AnonymousNames, stored: int) -> CaptureInfo:
+def anonymous_info(capture: Capture, names: AnonymousNames, stored: int) -> schema.CaptureInfo:
     """`capture.json` of the anonymized capture, which has `stored` operations. Numbers stay, text is replaced."""
     info = capture.info
     # With the capture itself: a replay that is anonymized under the same key is known as its replay by it.
@@ -318,7 +292,7 @@ def anonymous_info(capture: Capture, names: AnonymousNames, stored: int) -> Capt
     for number, source in enumerate((as_source(capture), *info.sources)):
         kind = source.kind if source.kind in _SOURCE_KINDS else "other"
         name = f"{kind.replace(' ', '-')}-{number}"
-        sources.append(Source(name=name, sha256=names.checksum(source.sha256), kind=kind))
+        sources.append(schema.Source(name=name, sha256=names.checksum(source.sha256), kind=kind))
     left_out = f"warnings of the original capture that are left out, since they may name files: {len(info.warnings)}"
     unseen = (dataclasses.replace(each, name=f"{each.kind}-{i}") for i, each in enumerate(info.coverage.unseen))
     return dataclasses.replace(
@@ -330,11 +304,11 @@ def anonymous_info(capture: Capture, names: AnonymousNames, stored: int) -> Capt
         coverage=dataclasses.replace(info.coverage, unseen=tuple(unseen)),
         warnings=(left_out,) if info.warnings else (),
         made_by=_made_by(capture, names, stored),
-        schema_version=SCHEMA_VERSION,
+        schema_version=schema.SCHEMA_VERSION,
     )
 
 
-def _job(info: CaptureInfo, names: AnonymousNames) -> Job:
+def _job(info: schema.CaptureInfo, names: AnonymousNames) -> schema.Job:
     job, metadata = info.job, {}
     if hints := ";".join(text for text in job.metadata.get("h", "").split(";") if _HINT.fullmatch(text)):
         metadata["h"] = hints  # a replay through MPI-IO needs them
@@ -344,7 +318,7 @@ def _job(info: CaptureInfo, names: AnonymousNames) -> Job:
         named = dataclasses.replace(benchmark, workload=names.word(benchmark.workload), overrides=())
         metadata |= named.as_metadata()
     dated = job.start_ns > 0 and job.end_ns >= job.start_ns
-    return Job(
+    return schema.Job(
         nprocs=job.nprocs,
         run_time_s=job.run_time_s,
         start_ns=job.start_ns - job.zero_ns if dated else 0,
@@ -353,7 +327,7 @@ def _job(info: CaptureInfo, names: AnonymousNames) -> Job:
     )
 
 
-def _clock(clock: RankClock, names: AnonymousNames) -> RankClock:
+def _clock(clock: schema.RankClock, names: AnonymousNames) -> schema.RankClock:
     """The clock with its evidence; the offset loses its whole milliseconds, which may count from 1970 or from the boot
     of the machine."""
     moved = clock.offset_ns - clock.offset_ns % 1_000_000

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -22,14 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dxt_replay.profiler_merge.recorder.darshan import (
-    LEAST_DXT_MIB,
-    UNSET,
-    Library,
-    find_library,
-    paths_by_site,
-    set_up,
-)
+from dxt_replay.profiler_merge.recorder import darshan
 from dxt_replay.profiler_merge.recorder.tracers import find_strace
 from dxt_replay.replay.ranks.mpi import SHARED_BYTES, SHARED_BYTES_EACH, SHARED_MEMORY
 from dxt_replay.replay.regress.environment import ROOT, machine_environment, target_environment, text_in
@@ -87,20 +81,6 @@ _BUILT_WITH = {"MPI": b"PMPI_Init", "HDF5": b"H5get_libversion", "PnetCDF": b"nc
 """What Darshan can be built with -> a name of its interface that such a library holds."""
 _MPI_INSTALL = "pip install 'dxt-replay[mpich]', or load the MPI module of your cluster"
 _NO_CORE = "not measured: a compiled core is missing"
-
-_IMPORTS = """
-import importlib, json, sys
-for name in sys.argv[1:]:
-    print(json.dumps({"name": name}), flush=True)
-    try:
-        importlib.import_module(name)
-        error = ""
-    except Exception as problem:
-        absent = isinstance(problem, ModuleNotFoundError) and problem.name == name
-        error = "not installed" if absent else f"{type(problem).__name__}: {problem}"
-    print(json.dumps({"name": name, "error": error}), flush=True)
-"""
-"""Announces each module before it is imported: the last one that was announced alone is the one that crashed."""
 
 _MPI_LIBRARY = """
 import json
@@ -179,7 +159,7 @@ def examine(target: str | Path | None) -> Diagnosis:
         "Machine": machine(),
         "Limits": limits(len(os.sched_getaffinity(0))),
         "Clocks": clocks(loads),
-        "Recording": tracers(os.environ, find_library(os.environ)),
+        "Recording": tracers(os.environ, darshan.find_library(os.environ)),
     }
     if store is not None:
         parts[f"Object store {store.base}"] = object_store(store)
@@ -216,16 +196,14 @@ def run_child(words: Sequence[str], patience_s: float = 60.0) -> tuple[str, str]
 
 
 def imported(names: Sequence[str]) -> dict[str, str]:
-    """Why each module cannot be imported: "" where it can."""
-    left, found = list(names), dict[str, str]()
-    while left:
-        output, trouble = run_child([sys.executable, "-c", _IMPORTS, *left])
-        lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"name": ')]
-        found |= {each["name"]: each["error"] for each in lines if "error" in each}
-        left = [name for name in left if name not in found]
-        if left:  # the process ended amid the import of the first of these
-            found[left.pop(0)] = trouble or "the process that imported it ended"
-    return found
+    """Why each module cannot be imported: "" where it can. Each has a process of its own, which it may crash."""
+
+    def tried(name: str) -> str:
+        _, trouble = run_child([sys.executable, "-c", f"import {name}"])
+        return "not installed" if trouble == f"ModuleNotFoundError: No module named '{name}'" else trouble
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return dict(zip(names, pool.map(tried, names), strict=True))
 
 
 def cores(tried: Mapping[str, str]) -> Checks:
@@ -364,7 +342,7 @@ def clocks(loads: bool, root: Path = ROOT) -> Checks:
     yield _warning_if(tail_ns > LATE_NS, "timer jitter", found, remedy)
 
 
-def tracers(environment: Mapping[str, str], library: Library | None) -> Checks:
+def tracers(environment: Mapping[str, str], library: darshan.Library | None) -> Checks:
     """The tracers that `record` would use: strace, and Darshan, tried on a small process, with its variables."""
     if library is None:
         remedy = (
@@ -377,7 +355,7 @@ def tracers(environment: Mapping[str, str], library: Library | None) -> Checks:
         try:
             content = library.path.read_bytes()
             with tempfile.TemporaryDirectory(prefix="dxt-replay-doctor-") as folder:
-                tracer = set_up(library, Path(folder), ["python"], dxt_mib=LEAST_DXT_MIB, include=())
+                tracer = darshan.set_up(library, Path(folder), ["python"], dxt_mib=darshan.LEAST_DXT_MIB, include=())
         except (RecordingError, OSError) as error:
             remedy = "name another library with `record --library`, or record with --with strace"
             yield Check("Darshan traces", str(error), State.WARNING, remedy)
@@ -385,12 +363,12 @@ def tracers(environment: Mapping[str, str], library: Library | None) -> Checks:
             built = ", ".join(name for name, word in _BUILT_WITH.items() if word in content)
             found = f"a small program, with DXT; release {tracer.version or 'not known'}"
             yield Check("Darshan traces", f"{found}, {f'with {built}' if built else 'without MPI and HDF5'}")
-            if by_site := paths_by_site(content, environment):
+            if by_site := darshan.paths_by_site(content, environment):
                 found = ", ".join(f"{name}={value}" for name, value in by_site.items())
                 yield Check("Darshan's logs", f"this library follows {found}")
     own = [name for name in sorted(environment) if name.startswith(("DARSHAN_", "DXT_"))]
     if names := [name for name in own if not name.startswith("DXT_REPLAY")]:
-        ignored = ", ".join(name for name in names if name in UNSET)
+        ignored = ", ".join(name for name in names if name in darshan.UNSET)
         remedy = f"`record` unsets {ignored}" if ignored else ""
         yield Check("variables", ", ".join(f"{name}={environment[name]}" for name in names), remedy=remedy)
     try:

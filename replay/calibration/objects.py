@@ -12,22 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from dxt_replay.replay.calibration import trials
 from dxt_replay.replay.calibration.fit import Measured
 from dxt_replay.replay.calibration.scratch import NAME
-from dxt_replay.replay.calibration.trials import (
-    COPY,
-    FIRST_BYTE,
-    GET,
-    HEAD,
-    LIST,
-    MANY_USES,
-    OBJECT_BYTES,
-    PUT,
-    Issued,
-    Probe,
-    issue,
-    lane_items,
-)
 from dxt_replay.replay.engine import items as kinds
 from dxt_replay.replay.engine.backends.objects import ObjectBackend, ObjectFile
 from dxt_replay.replay.engine.files import FileSlot
@@ -75,7 +62,7 @@ class ObjectBench:
         self.refused: dict[str, str] = {}
         self._random, self._backend, self._first_byte = random, ObjectBackend(place.url), _FirstByteBackend(place.url)
 
-    def run(self, probe: Probe, *, seconds: float, pause_ns: int = 0) -> Issued | None:
+    def run(self, probe: trials.Probe, *, seconds: float, pause_ns: int = 0) -> trials.Issued | None:
         """See `trials.Bench.run`. A request that the store refuses is noted in `refused`."""
         if probe.kind in self.refused:  # already on one connection
             return None
@@ -89,9 +76,9 @@ class ObjectBench:
             self.refused[f"{probe.kind}{at}"] = _ANSWERS.get(number, os.strerror(number))
             return None
 
-    def _run(self, probe: Probe, seconds: float, pause_ns: int) -> Issued | None:
+    def _run(self, probe: trials.Probe, seconds: float, pause_ns: int) -> trials.Issued | None:
         kind, size, lanes = probe
-        if kind in (GET, FIRST_BYTE):  # ranges at random places of random objects that are large enough
+        if kind in (trials.GET, trials.FIRST_BYTE):  # ranges at random places of random objects that are large enough
             large = np.flatnonzero(self.sizes >= size)
             if not len(large):
                 return None
@@ -99,29 +86,33 @@ class ObjectBench:
             for _ in range(lanes):
                 chosen = self._random.choice(large, MOST_REQUESTS)
                 offset = self._random.integers(0, self.sizes[chosen] - size + 1)
-                reads = lane_items(kinds.READ_AT, chosen, MOST_REQUESTS, offset=offset, length=size, pause_ns=pause_ns)
+                reads = trials.lane_items(
+                    kinds.READ_AT, chosen, MOST_REQUESTS, offset=offset, length=size, pause_ns=pause_ns
+                )
                 items.append(reads)
-            if kind == GET:
+            if kind == trials.GET:
                 return self._issue(self.paths, items, seconds)
             self._first_byte.first_ns.clear()
             of_item, begin_ns, _ = self._issue(self.paths, items, seconds, backend=self._first_byte)
             return of_item, begin_ns, begin_ns + np.array(self._first_byte.first_ns[: len(of_item)], dtype=np.int64)
-        if kind == HEAD:
+        if kind == trials.HEAD:
             slots = self._random.integers(0, len(self.paths), (lanes, MOST_REQUESTS))
-            return self._issue(self.paths, [lane_items(kinds.STAT, each, MOST_REQUESTS) for each in slots], seconds)
-        if kind == LIST:  # of the folder of the first object
+            return self._issue(
+                self.paths, [trials.lane_items(kinds.STAT, each, MOST_REQUESTS) for each in slots], seconds
+            )
+        if kind == trials.LIST:  # of the folder of the first object
             folder = self.paths[0].rpartition(b"/")[0]
-            return self._issue([folder], [lane_items(kinds.LIST, 0, MOST_REQUESTS)] * lanes, seconds)
+            return self._issue([folder], [trials.lane_items(kinds.LIST, 0, MOST_REQUESTS)] * lanes, seconds)
         if not self.own:
             return None
-        size, what = (size, _PUT) if kind == PUT else (COPIED_BYTES, _COPY)
+        size, what = (size, _PUT) if kind == trials.PUT else (COPIED_BYTES, _COPY)
         paths = [f"s3://{self.place.bucket}/{key}".encode() for key in written_keys(self.place, lanes)]
         each = MOST_REQUESTS // len(what)
         many = np.tile(np.array(what, dtype=np.uint8), each)
         length, renamed = np.where(many == kinds.WRITE_AT, size, 0), many == kinds.RENAME
-        gone = (many == kinds.DELETE) & (kind == COPY)
+        gone = (many == kinds.DELETE) & (kind == trials.COPY)
         writes = [
-            lane_items(many, 2 * at + gone, len(many), offset=np.where(renamed, 2 * at + 1, 0), length=length)
+            trials.lane_items(many, 2 * at + gone, len(many), offset=np.where(renamed, 2 * at + 1, 0), length=length)
             for at in range(lanes)
         ]
         return self._issue(paths, writes, seconds, payload=size, least=len(what))
@@ -135,11 +126,11 @@ class ObjectBench:
         backend: ObjectBackend | None = None,
         payload: int = 0,
         least: int = 1,
-    ) -> Issued:
-        slots = [FileSlot(path=path, writable=payload > 0, create=payload > 0, uses=MANY_USES) for path in paths]
+    ) -> trials.Issued:
+        slots = [FileSlot(path=path, writable=payload > 0, create=payload > 0, uses=trials.MANY_USES) for path in paths]
         files = Files(slots, [backend or self._backend] * len(slots))
         doing = f"measure {self.place.base}"
-        return issue(files, lanes, seconds=seconds, doing=doing, payload=payload, least=least)
+        return trials.issue(files, lanes, seconds=seconds, doing=doing, payload=payload, least=least)
 
 
 def written_keys(place: ObjectPlace, connections: int) -> list[str]:
@@ -158,7 +149,7 @@ def object_bench(
     refused: OSError | None = None
     try:
         until = time.monotonic() + seconds
-        data = random.bytes(OBJECT_BYTES)
+        data = random.bytes(trials.OBJECT_BYTES)
         try:
             while len(keys) < MOST_OBJECTS and (time.monotonic() < until or not keys):
                 keys.append(own.key(f"data-{len(keys)}"))
@@ -168,7 +159,7 @@ def object_bench(
                 raise TargetError(f"cannot write {own.base}: {error.strerror}") from error
             refused = error
         if refused is None:
-            paths, sizes = [f"s3://{own.bucket}/{key}".encode() for key in keys], [OBJECT_BYTES] * len(keys)
+            paths, sizes = [f"s3://{own.bucket}/{key}".encode() for key in keys], [trials.OBJECT_BYTES] * len(keys)
             keys += written_keys(own, 8)
         else:
             paths, sizes = _twin(place, refused)

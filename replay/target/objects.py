@@ -20,20 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.replay.target import object_store
 from dxt_replay.replay.target.content import Content
 from dxt_replay.replay.target.manifest import MANIFEST_NAME
-from dxt_replay.replay.target.object_store import (
-    REMEDIES,
-    ObjectPlace,
-    create,
-    delete_object,
-    keys_below,
-    parse_object_url,
-    put_parts,
-    put_whole,
-    read_range,
-    size_if_there,
-)
 from dxt_replay.replay.target.placement import is_twin_root
 from dxt_replay.replay.target.protocol import LOCK_NAME, Reader, Room, foreign
 from dxt_replay.traces.errors import TargetError
@@ -54,7 +43,7 @@ class ObjectReader:
     size: int
 
     def read_into(self, into: memoryview, offset: int) -> int:
-        return read_range(self.client, self.key, offset, into[: max(self.size - offset, 0)])
+        return object_store.read_range(self.client, self.key, offset, into[: max(self.size - offset, 0)])
 
     def data_from(self, offset: int) -> int:
         return min(offset, self.size)
@@ -64,7 +53,7 @@ class ObjectReader:
 class ObjectTarget:
     """The objects below a prefix. It exists when it has a manifest."""
 
-    place: ObjectPlace
+    place: object_store.ObjectPlace
     client: Any
     exists: bool
 
@@ -89,7 +78,7 @@ class ObjectTarget:
         seen = np.zeros((len(paths), 3), dtype=np.int64)
 
         def look(row: int, path: str) -> None:
-            if (size := size_if_there(self.client, self.place.key(path))) is not None:
+            if (size := object_store.size_if_there(self.client, self.place.key(path))) is not None:
                 seen[row] = stat.S_IFREG, size, 1
 
         self._each(paths, look, "look at")
@@ -97,7 +86,7 @@ class ObjectTarget:
 
     def list(self) -> Iterator[tuple[str, bool]]:
         with self._refused("list", ""):
-            for key in keys_below(self.client, self.place.prefix):
+            for key in object_store.keys_below(self.client, self.place.prefix):
                 path = key[len(self.place.prefix) :]
                 if is_twin_root(path.partition("/")[0]):
                     yield path, False
@@ -106,7 +95,7 @@ class ObjectTarget:
     def open(self, path: str) -> Iterator[Reader | None]:
         key = self.place.key(path)
         with self._refused("read", path):
-            size = size_if_there(self.client, key)
+            size = object_store.size_if_there(self.client, key)
             yield None if size is None else ObjectReader(client=self.client, key=key, size=size)
 
     def put(self, path: str, blocks: Iterable[bytes | memoryview], *, replace: bool, sync: bool) -> None:
@@ -120,15 +109,15 @@ class ObjectTarget:
                 yield bytes(block)  # each block is valid until the next is asked for
 
         with self._refused("write", path):
-            if not replace and size_if_there(self.client, key) is not None:
+            if not replace and object_store.size_if_there(self.client, key) is not None:
                 raise foreign(self.shown(path))
             while len(begin) < self.place.part_bytes and (block := next(rest, None)) is not None:
                 begin += block
             if len(begin) < self.place.part_bytes:
-                put_whole(self.client, key, bytes(begin))
+                object_store.put_whole(self.client, key, bytes(begin))
                 return
-            put_parts(self.client, key, counted(), self.place.part_bytes)
-            found = size_if_there(self.client, key)
+            object_store.put_parts(self.client, key, counted(), self.place.part_bytes)
+            found = object_store.size_if_there(self.client, key)
         if found != size:
             raise TargetError(f"{self.shown(path)} has {found} of {size} bytes after its upload: stage again")
 
@@ -144,7 +133,7 @@ class ObjectTarget:
 
         def put_one(row: int, path: str) -> None:
             content = Content(record_id=int(record_ids[row]), size=int(sizes[row]))
-            put_whole(self.client, self.place.key(path), b"".join(map(bytes, content.blocks())))
+            object_store.put_whole(self.client, self.place.key(path), b"".join(map(bytes, content.blocks())))
             placed[row] = True
 
         self._each(paths[:free], put_one, "write")
@@ -156,7 +145,7 @@ class ObjectTarget:
 
     def remove(self, paths: pa.LargeStringArray) -> int:
         there = paths.filter(pa.array(self.stat(paths)[:, 0] != 0))
-        self._each(there, lambda row, path: delete_object(self.client, self.place.key(path)), "remove")
+        self._each(there, lambda row, path: object_store.delete_object(self.client, self.place.key(path)), "remove")
         return len(there)
 
     def prune(self, paths: pa.LargeStringArray) -> None:
@@ -173,7 +162,7 @@ class ObjectTarget:
         not write there is no protection. A killed process leaves the object. Raises: TargetError if it is there."""
         key, taken = self.place.key(LOCK_NAME), False
         try:
-            taken = size_if_there(self.client, key) is None and create(self.client, key)
+            taken = object_store.size_if_there(self.client, key) is None and object_store.create(self.client, key)
             may_write = True
         except OSError as error:
             may_write = error.errno not in (errno.EACCES, errno.EOPNOTSUPP)
@@ -189,7 +178,7 @@ class ObjectTarget:
         finally:
             if taken:
                 with self._refused("remove", LOCK_NAME):
-                    delete_object(self.client, key)
+                    object_store.delete_object(self.client, key)
 
     def _each(self, paths: pa.LargeStringArray, ask: Callable[[int, str], None], doing: str) -> None:
         """Call `ask` with each row and path, several at a time. An error is raised when those under way have ended."""
@@ -212,22 +201,21 @@ class ObjectTarget:
             raise self._refusal(error, doing, path) from error
 
     def _refusal(self, error: OSError, doing: str, path: str) -> TargetError:
-        remedy = REMEDIES.get(error.errno or 0, "choose another --target")
+        remedy = object_store.REMEDIES.get(error.errno or 0, "choose another --target")
         return TargetError(f"cannot {doing} {self.shown(path)}: {error.strerror or error}; {remedy}")
 
 
 @contextmanager
 def open_objects(where: str | Path, make: bool = False) -> Iterator[ObjectTarget]:
     """See `replay.target.targets.open_target`. The bucket must be there. Raises: TargetError if it is not."""
-    place = parse_object_url(str(where))
+    place = object_store.parse_object_url(str(where))
     target = ObjectTarget(place=place, client=place.client(), exists=True)
     if not make and not target.stat(pa.array([MANIFEST_NAME], pa.large_string()))[0, 0]:
         target = ObjectTarget(place=place, client=target.client, exists=False)
         try:  # one LIST: a HEAD has the same answer for a missing bucket as for a missing object
-            next(keys_below(target.client, place.prefix), None)
+            next(object_store.keys_below(target.client, place.prefix), None)
         except OSError as error:
             if error.errno == errno.ENOENT:  # other answers may come from a server that has no LIST
-                raise TargetError(
-                    f"the bucket {place.bucket} is missing or not readable: {error.strerror}; {REMEDIES[errno.ENOENT]}"
-                ) from error
+                what = f"the bucket {place.bucket} is missing or not readable: {error.strerror}"
+                raise TargetError(f"{what}; {object_store.REMEDIES[errno.ENOENT]}") from error
     yield target

@@ -36,7 +36,14 @@ import pyarrow as pa
 
 from dxt_replay.replay.target import _small_files
 from dxt_replay.replay.target.content import noise_block
-from dxt_replay.replay.target.path_columns import DirectoryBatch, by_directory, column, directory_batches, text_bytes
+from dxt_replay.replay.target.path_columns import (
+    DirectoryBatch,
+    ancestors,
+    by_directory,
+    column,
+    directory_batches,
+    text_bytes,
+)
 from dxt_replay.replay.target.placement import TWIN_ROOT, is_twin_root
 from dxt_replay.replay.target.protocol import LOCK_NAME, Reader, Room, foreign, refusal
 from dxt_replay.replay.target.writing import BATCH_FILES, default_workers, in_threads
@@ -107,61 +114,45 @@ class PosixTarget:
         return printable(self.path / path)
 
     @contextmanager
-    def directory(self, relative: str) -> Iterator[int | None]:
-        """Descriptor of a directory below this one ("" is this one), None where there is none.
-
-        Raises: TargetError when a link or a file is on the way."""
-        fd = self._reached(relative, make=False)
+    def directory(self, relative: str, *, make: bool = False) -> Iterator[int]:
+        """Descriptor of a directory below this one ("" is this one), -1 where there is none. `make`: make what is
+        absent below this one, which exists. Raises: TargetError when a link or a file is on the way."""
+        fd, names = -1 if self.fd is None else os.dup(self.fd), relative.split("/") if relative else []
         try:
-            yield fd
-        finally:
-            if fd is not None:
-                close_unwritten(fd)
-
-    @contextmanager
-    def made_directory(self, relative: str) -> Iterator[int]:
-        """Like `directory`, making what is absent below this one, which exists."""
-        fd = self._reached(relative, make=True)
-        if fd is None:
-            raise TargetError(f"{self.shown(relative)} vanished while it was used: try again")
-        try:
-            yield fd
-        finally:
-            close_unwritten(fd)
-
-    def _reached(self, relative: str, *, make: bool) -> int | None:
-        fd = None if self.fd is None else os.dup(self.fd)
-        names = relative.split("/") if relative else []
-        for depth, name in enumerate(names):
-            if fd is None:
-                break
-            above, so_far = fd, "/".join(names[: depth + 1])
-            try:
-                fd = self._entered(above, name.encode(), so_far)
-                if fd is None and make:
-                    try:
+            for depth, name in enumerate(names if fd >= 0 else ()):
+                above, fd, so_far = fd, -1, "/".join(names[: depth + 1])
+                try:
+                    fd = self._entered(above, name.encode(), so_far)
+                    if fd < 0 and not make:
+                        break
+                    if fd < 0:
                         with suppress(FileExistsError):
                             os.mkdir(name.encode(), dir_fd=above)
-                    except OSError as error:
-                        raise refusal(error, f"make the directory {self.shown(so_far)}") from error
-                    fd = self._entered(above, name.encode(), so_far)
-            finally:
-                close_unwritten(above)
-        return fd
+                        fd = self._entered(above, name.encode(), so_far)
+                except OSError as error:
+                    raise refusal(error, f"make the directory {self.shown(so_far)}") from error
+                finally:
+                    close_unwritten(above)
+            if fd < 0 and make:
+                raise TargetError(f"{self.shown(relative)} vanished while it was used: try again")
+            yield fd
+        finally:
+            if fd >= 0:
+                close_unwritten(fd)
 
-    def _entered(self, above: int, name: bytes, relative: str) -> int | None:
-        """A directory in another; None where there is none. `relative`: its path. Raises: TargetError."""
+    def _entered(self, above: int, name: bytes, relative: str) -> int:
+        """A directory in another; -1 where there is none. `relative`: its path. Raises: TargetError."""
         try:
             return os.open(name, _DIRECTORY, dir_fd=above)
         except FileNotFoundError:
-            return None
+            return -1
         except OSError as error:
-            shown, found = self.shown(relative), None
+            shown, mode = self.shown(relative), stat.S_IFDIR
             with suppress(OSError):
-                found = _lstat(above, name)
-            if found is not None and stat.S_ISLNK(found.st_mode):
+                mode = os.lstat(name, dir_fd=above).st_mode
+            if stat.S_ISLNK(mode):
                 raise TargetError(f"{shown} is a symbolic link, which a target must not hold: remove it") from error
-            if found is not None and not stat.S_ISDIR(found.st_mode):
+            if not stat.S_ISDIR(mode):
                 raise TargetError(f"{shown} is a file where a directory is needed: move it away") from error
             raise refusal(error, f"open {shown}") from error
 
@@ -185,7 +176,7 @@ class PosixTarget:
         seen = np.zeros((len(paths), 3), dtype=np.int64)
         for batch in directory_batches(paths, LOOKED_AT_FILES):
             with self.directory(batch.directory) as fd:
-                if fd is not None:
+                if fd >= 0:
                     found, done = np.zeros((len(batch.rows), 3), dtype=np.int64), np.zeros(1, dtype=np.int64)
                     self._check(_small_files.look(fd, *_spans(batch), found, done), "look at", batch, int(done[0]))
                     seen[batch.rows] = found
@@ -198,7 +189,7 @@ class PosixTarget:
             above, found = waiting.pop(), []
             try:
                 with self.directory(above) as fd:
-                    if fd is not None:
+                    if fd >= 0:
                         with os.scandir(fd) as entries:
                             found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
             except TargetError:  # a link or a file instead of a directory
@@ -214,12 +205,12 @@ class PosixTarget:
         directory, name = _split(path)
         with self.directory(directory) as above:
             try:
-                fd = None if above is None else os.open(name, os.O_RDONLY | _FILE, dir_fd=above)
+                fd = -1 if above < 0 else os.open(name, os.O_RDONLY | _FILE, dir_fd=above)
             except FileNotFoundError:
-                fd = None
+                fd = -1
             except OSError as error:
                 raise refusal(error, f"open {self.shown(path)}") from error
-        if fd is None:
+        if fd < 0:
             yield None
             return
         try:
@@ -250,7 +241,7 @@ class PosixTarget:
         directory, name = _split(path)
         temporary, flags = temporary_name(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with self.made_directory(directory) as above:
+            with self.directory(directory, make=True) as above:
                 try:
                     fd = os.open(temporary, flags, 0o666, dir_fd=above)
                 except FileExistsError:  # a killed staging left it
@@ -275,7 +266,7 @@ class PosixTarget:
         self, paths: pa.LargeStringArray, sizes: np.ndarray, record_ids: np.ndarray, placed: np.ndarray
     ) -> None:
         for batch in directory_batches(paths, max(len(paths), 1)):
-            with self.made_directory(batch.directory) as fd:
+            with self.directory(batch.directory, make=True) as fd:
                 rows, done = batch.rows, np.zeros(1, dtype=np.int64)
                 try:
                     code = _small_files.write(fd, *_spans(batch), sizes[rows], record_ids[rows], noise_block(), done)
@@ -287,7 +278,7 @@ class PosixTarget:
 
     def make_parents(self, paths: pa.LargeStringArray) -> None:
         for directory in sorted(by_directory(paths)[1]):
-            with self.made_directory(directory):
+            with self.directory(directory, make=True):
                 pass
 
     def remove(self, paths: pa.LargeStringArray) -> int:
@@ -300,14 +291,14 @@ class PosixTarget:
     def _remove_files(self, batch: DirectoryBatch) -> int:
         done = np.zeros(2, dtype=np.int64)
         with self.directory(batch.directory) as fd:
-            if fd is not None:
+            if fd >= 0:
                 self._check(_small_files.remove(fd, *_spans(batch), done), "remove", batch, int(done[0]))
         return int(done[1])
 
     def _remove_begun(self, batch: DirectoryBatch) -> None:
         """Remove temporary files of a staging that was killed."""
         with self.directory(batch.directory) as fd:
-            if fd is None:
+            if fd < 0:
                 return
             try:
                 there = {name for each in os.listdir(fd) if (name := os.fsencode(each)).startswith(_TEMPORARY)}
@@ -318,18 +309,13 @@ class PosixTarget:
                 raise refusal(error, f"remove {self.shown(batch.directory)}/*.part") from error
 
     def prune(self, paths: pa.LargeStringArray) -> None:
-        every: set[str] = set()
-        for directory in by_directory(paths)[1]:
-            while directory and directory not in every:
-                every.add(directory)
-                directory = directory.rpartition("/")[0]
-        by_depth = sorted(every, key=lambda path: path.count("/"), reverse=True)
+        by_depth = sorted(ancestors(paths).to_pylist(), key=lambda path: path.count("/"), reverse=True)
         for _, level in groupby(by_depth, key=lambda path: path.count("/")):
             in_threads(self._remove_empty, directory_batches(column(list(level)), BATCH_FILES))
 
     def _remove_empty(self, batch: DirectoryBatch) -> None:
         with self.directory(batch.directory) as fd:
-            for name in batch.names.to_pylist() if fd is not None else ():
+            for name in batch.names.to_pylist() if fd >= 0 else ():
                 with suppress(OSError):
                     os.rmdir(name.encode(), dir_fd=fd)
 

@@ -34,43 +34,15 @@ from dxt_replay.replay.transform.rank import (
 )
 from dxt_replay.replay.transform.requests import RequestCost, check_requests, data_set_of, with_requests
 from dxt_replay.replay.transform.spans import copied_spans, spans_at
+from dxt_replay.traces import schema
 from dxt_replay.traces.measures.span_times import copies_alike
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import BENCHMARK, generated
-from dxt_replay.traces.schema import (
-    COUNTERS,
-    FILES_SCHEMA,
-    HDF5_SCHEMA,
-    LANES_SCHEMA,
-    OPS,
-    OPS_SCHEMA,
-    ORIGINS,
-    READ,
-    SPANS_SCHEMA,
-    CaptureInfo,
-    Coverage,
-    RankClock,
-    codes,
-    dictionary_array,
-    table_from_columns,
-)
 from dxt_replay.traces.storage_limit import NO_DOUBT, UNKNOWN, Doubt
+from dxt_replay.traces.store import writer as store
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
-from dxt_replay.traces.store.writer import (
-    OpsWriter,
-    begin_capture,
-    check_capture_output,
-    discard_capture,
-    lanes_with_facts,
-    publish_capture,
-    write_capture_info,
-    write_files,
-    write_hdf5,
-    write_lanes,
-    write_spans,
-)
 from dxt_replay.traces.units import format_bytes, format_duration, ns_to_seconds
 from dxt_replay.traces.version import VERSION
 
@@ -118,7 +90,7 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
 
     Raises: UsageError if a change has no meaning for the capture; CaptureError for a damaged capture, or a rank without
     training steps; TargetError for `output`."""
-    check_capture_output(output, force=force)
+    store.check_capture_output(output, force=force)
     layers = choose_layers(capture)
     data = data_set_of(capture, layers)
     check_requests(capture, changes, data, available_bytes())
@@ -131,7 +103,7 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     ranks, readers = dict[int, RankState](), dict[int, int]()
     for rank in capture.ranks:
         batches = [pa.Table.from_batches([batch.filter(layers.replayed(batch))]) for batch in capture.operations(rank)]
-        recorded = source_state(pa.concat_tables([OPS_SCHEMA.empty_table(), *batches]), steps, rank)
+        recorded = source_state(pa.concat_tables([schema.OPS_SCHEMA.empty_table(), *batches]), steps, rank)
         before += _counted(recorded.work)
         state = dataclasses.replace(recorded, work=with_requests(recorded.work, changes, data))
         if changes.pipeline_changes:
@@ -173,7 +145,7 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
         if changes.chunk_bytes is not None or changes.compression is not None:
             gone = pa.array(list(data.chunk_bytes), type=pa.int32())
             hdf5 = hdf5.filter(pc.invert(pc.is_in(hdf5["file_id"], gone)))
-        lanes = lanes_with_facts(capture.lanes.slice(0, None if same_lanes else 0), ["role"])
+        lanes = store.lanes_with_facts(capture.lanes.slice(0, None if same_lanes else 0), ["role"])
         elapsed_ns = max(each.end_ns for each in times.values()) - begin_ns
 
         def operations(rank: int) -> Iterable[pa.Table]:
@@ -185,19 +157,19 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     alike = () if copies is None else copies_alike(capture.spans, changes.ranks or 0)
     assumptions = () if same else (*_assumptions_of(changes, data.cost), *notes, *alike)
     transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
-    working = begin_capture(output, force=force)
+    working = store.begin_capture(output, force=force)
     try:
-        with OpsWriter(working) as writer:
+        with store.OpsWriter(working) as writer:
             for rank, source in source_of.items():
                 for table in operations(source):
                     writer.write(table if copies is None else copies.operations(rank, table))
         if copies is not None:
             spans = {rank: copies.spans(rank, spans[source]) for rank, source in source_of.items()}
             files, hdf5, lanes = copies.files(files), copies.hdf5(hdf5), copies.lanes(lanes)
-        write_files(working, files)
-        write_spans(working, pa.concat_tables([SPANS_SCHEMA.empty_table(), *spans.values()]))
-        write_hdf5(working, hdf5)
-        write_lanes(working, lanes)
+        store.write_files(working, files)
+        store.write_spans(working, pa.concat_tables([schema.SPANS_SCHEMA.empty_table(), *spans.values()]))
+        store.write_hdf5(working, hdf5)
+        store.write_lanes(working, lanes)
         info = _info(capture, source_of, elapsed_ns, known=not unchanged)
         warnings = tuple(dict.fromkeys((*info.warnings, *alike)))  # which `summary` says
         made_by = {
@@ -206,10 +178,10 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
             "transforms": [*capture.info.made_by.get("transforms", []), transform],
             **({"doubt": doubt.reason} if doubt.state == UNKNOWN else {}),
         }
-        write_capture_info(working, dataclasses.replace(info, made_by=made_by, warnings=warnings))
-        publish_capture(working, output, force=force)
+        store.write_capture_info(working, dataclasses.replace(info, made_by=made_by, warnings=warnings))
+        store.publish_capture(working, output, force=force)
     except BaseException:
-        discard_capture(working)
+        store.discard_capture(working)
         raise
     return Transformed(
         path=output,
@@ -230,7 +202,7 @@ def _totals(counted: Sequence[np.ndarray], elapsed_ns: int) -> Totals:
 
 def _counted(work: Work) -> np.ndarray:
     """int64 (4,): the fields of `Totals` of one rank, without the time."""
-    is_read = work["op"] == READ
+    is_read = work["op"] == schema.READ
     return np.array([1, len(is_read), is_read.sum(), work["length"][is_read].sum()], dtype=np.int64)
 
 
@@ -256,7 +228,7 @@ def _operations(rank: int, state: RankState, times: Scheduled) -> pa.Table:
         "ready_ns": np.ma.masked_equal(np.where(ends_batch, work["busy_ns"], 0)[order], 0),
     }
     found |= {name: np.ma.masked_less(found[name], 0) for name in ("other_file_id", "open_flags")}
-    return table_from_columns(found, OPS_SCHEMA)
+    return schema.table_from_columns(found, schema.OPS_SCHEMA)
 
 
 def _files(files: pa.Table, works: Iterable[Work]) -> pa.Table:
@@ -264,14 +236,14 @@ def _files(files: pa.Table, works: Iterable[Work]) -> pa.Table:
     changed, ends = np.zeros(files.num_rows, dtype=bool), np.zeros(files.num_rows, dtype=np.int64)
     for work in works:
         changed[work["file_id"][np.isin(work["origin"], (TRANSFORMED, MODELLED))]] = True
-        moves = np.isin(work["op"], (READ, OPS.index("write")))
+        moves = np.isin(work["op"], (schema.READ, schema.OPS.index("write")))
         np.maximum.at(ends, work["file_id"][moves], np.maximum(work["offset"], 0)[moves] + work["length"][moves])
-    columns = {name: files[name] for name in FILES_SCHEMA.names}
+    columns = {name: files[name] for name in schema.FILES_SCHEMA.names}
     columns["size"] = pa.array(np.where(changed, ends, files["size"].to_numpy()))
-    for name in ("coverage", *COUNTERS):
-        nothing = pa.nulls(files.num_rows, FILES_SCHEMA.field(name).type)
+    for name in ("coverage", *schema.COUNTERS):
+        nothing = pa.nulls(files.num_rows, schema.FILES_SCHEMA.field(name).type)
         columns[name] = pc.if_else(pa.array(changed), nothing, files[name])
-    return pa.table(columns, schema=FILES_SCHEMA)
+    return pa.table(columns, schema=schema.FILES_SCHEMA)
 
 
 def _assumptions_of(changes: Changes, cost: RequestCost) -> Sequence[str]:
@@ -304,12 +276,12 @@ def _assumptions_of(changes: Changes, cost: RequestCost) -> Sequence[str]:
     return found
 
 
-def _info(source: Capture, source_of: Mapping[int, int], elapsed_ns: int, *, known: bool) -> CaptureInfo:
+def _info(source: Capture, source_of: Mapping[int, int], elapsed_ns: int, *, known: bool) -> schema.CaptureInfo:
     """capture.json of a changed capture, without its rows and changes. source_of: the recorded rank behind each.
     known: whether the rows hold their dependencies."""
     info, ranks = source.info, tuple(source_of)
     made_by: dict[str, Any] = {"program": "dxt-replay", "version": VERSION, "command": "transform"}
-    clock: list[RankClock] = []
+    clock: list[schema.RankClock] = []
     # Rows with known dependencies are at the times of one clock. The dependencies of others are inferred from these
     # facts, for a copy as for its source.
     if not known:
@@ -330,7 +302,7 @@ def _info(source: Capture, source_of: Mapping[int, int], elapsed_ns: int, *, kno
         sources=(as_source(source), *info.sources),
         clock=tuple(clock),
         # No counters count the rows.
-        coverage=Coverage(bytes=None, operations=None, unseen=info.coverage.unseen),
+        coverage=schema.Coverage(bytes=None, operations=None, unseen=info.coverage.unseen),
         dependencies="known" if known else info.dependencies,
         made_by=made_by,
     )
@@ -378,11 +350,13 @@ class Copies:
         if rank not in self._first_id:
             return table
         table = self._own_ids(rank, self._own_ids(rank, table, "file_id"), "other_file_id")
-        return _with(table, "origin", dictionary_array(moved_origin(codes(table, "origin")), ORIGINS))
+        return _with(
+            table, "origin", schema.dictionary_array(moved_origin(schema.codes(table, "origin")), schema.ORIGINS)
+        )
 
     def files(self, files: pa.Table) -> pa.Table:
         """The files, followed by the copies: `/data/a.h5` of rank 7 is `/data/a.rank7.h5`."""
-        tables = [files.select(FILES_SCHEMA.names)]
+        tables = [files.select(schema.FILES_SCHEMA.names)]
         for rank, first in self._first_id.items():
             mine = tables[0].take(pa.array(self._private[self.source_of[rank]]))
             paths = []
@@ -399,15 +373,17 @@ class Copies:
             }
             for name, values in changed.items():
                 mine = _with(mine, name, values)
-            tables.append(mine.cast(FILES_SCHEMA))
-        return pa.concat_tables([tables[0].cast(FILES_SCHEMA), *tables[1:]])
+            tables.append(mine.cast(schema.FILES_SCHEMA))
+        return pa.concat_tables([tables[0].cast(schema.FILES_SCHEMA), *tables[1:]])
 
     def lanes(self, lanes: pa.Table) -> pa.Table:
         """The lanes of all ranks; those of copies have the roles of their sources alone."""
-        tables = [LANES_SCHEMA.empty_table()]
+        tables = [schema.LANES_SCHEMA.empty_table()]
         for rank, source in self.source_of.items():
             mine = lanes.filter(pc.equal(lanes["rank"], source))
-            tables.append(self._of_rank(rank, lanes_with_facts(mine, ["role"]) if rank in self._first_id else mine))
+            tables.append(
+                self._of_rank(rank, store.lanes_with_facts(mine, ["role"]) if rank in self._first_id else mine)
+            )
         return pa.concat_tables(tables)
 
     def hdf5(self, datasets: pa.Table) -> pa.Table:
@@ -416,7 +392,7 @@ class Copies:
         for rank in self._first_id if datasets.num_rows else ():
             private = pa.array(self._private[self.source_of[rank]], type=pa.int32())
             tables.append(self._own_ids(rank, datasets.filter(pc.is_in(datasets["file_id"], private)), "file_id"))
-        return pa.concat_tables(tables).cast(HDF5_SCHEMA)
+        return pa.concat_tables(tables).cast(schema.HDF5_SCHEMA)
 
     def spans(self, rank: int, spans: pa.Table) -> pa.Table:
         """Spans of the source, rewritten for the rank (`copied_spans`)."""

@@ -308,14 +308,6 @@ def test_no_part_stays_and_equal_parts_stay_equal(parts):
             assert (one == other) == (first == second)
 
 
-def test_another_key_gives_other_names():
-    other = AnonymousNames(b"another key")
-    assert NAMES.path(b"/x") != other.path(b"/x")
-    assert NAMES.record_id(7) != other.record_id(7)
-    assert NAMES.checksum("ab") != other.checksum("ab")
-    assert len(NAMES.checksum("ab")) == 64
-
-
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [

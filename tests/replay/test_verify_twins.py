@@ -149,40 +149,44 @@ def test_a_staged_file_to_which_a_replay_gives_another_name_may_be_gone(target):
     assert [each.what for each in differences(target)] == ["file"]
 
 
-class TestManifest:
-    def change(self, target, change):
-        document = json.loads((target / MANIFEST_NAME).read_text())
+def planned(document):
+    for entry in document["files"]:
+        entry["state"] = "planned"
+
+
+def of_version_2(document):
+    document["schema_version"] = 2
+    for entry in document["files"]:
+        entry.pop("written", None)
+
+
+def below_a_file(document):
+    document["files"].append({**document["files"][0], "path": f"{TWIN_ROOT}/d/small/x"})
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (planned, "did not end"),
+        (below_a_file, f"below the file {TWIN_ROOT}/d/small"),
+        (of_version_2, None),
+        (None, "damaged"),
+        (lambda document: document.update(data_sets=[]), "none"),
+    ],
+)
+def test_a_manifest_that_is_changed(change, found, target):
+    """None: it is damaged, or nothing is found."""
+    document = json.loads((target / MANIFEST_NAME).read_text())
+    if change is not None:
         change(document)
-        (target / MANIFEST_NAME).write_text(json.dumps(document))
+    (target / MANIFEST_NAME).write_text("{" if change is None else json.dumps(document))
+    seen = differences(target)
+    assert any(found in each.found for each in seen) if found else seen == []
 
-    def test_a_damaged_one_is_named(self, target):
-        (target / MANIFEST_NAME).write_text("{")
-        (found,) = differences(target)
-        assert found.file == MANIFEST_NAME
 
-    def test_without_one_all_files_are_extra(self, target):
-        (target / MANIFEST_NAME).unlink()
-        assert {MANIFEST_NAME, f"{TWIN_ROOT}/d/large"} <= {each.file for each in differences(target)}
-
-    def test_a_staging_that_did_not_end(self, target):
-        self.change(target, lambda document: [each.update(state="planned") for each in document["files"]])
-        assert all("did not end" in each.found for each in differences(target))
-
-    def test_a_file_below_a_file(self, target):
-        def add(document):
-            document["files"].append({**document["files"][0], "path": f"{TWIN_ROOT}/d/small/x"})
-
-        self.change(target, add)
-        assert any(each.found == f"below the file {TWIN_ROOT}/d/small" for each in differences(target))
-
-    def test_one_of_version_2_is_read(self, target):
-        def older(document):
-            document["schema_version"] = 2
-            for entry in document["files"]:
-                entry.pop("written", None)
-
-        self.change(target, older)
-        assert differences(target) == []
+def test_without_a_manifest_all_files_are_extra(target):
+    (target / MANIFEST_NAME).unlink()
+    assert {MANIFEST_NAME, f"{TWIN_ROOT}/d/large"} <= {each.file for each in differences(target)}
 
 
 class TestHdf5:

@@ -253,16 +253,6 @@ def test_a_run_past_the_library_need_not_know_the_chunks(tmp_path, source):
     assert list(check_staged(capture, target, hdf5=inferred)) == first
 
 
-def test_the_usage_leaves_the_library_s_own_requests_out(tmp_path, source):
-    capture = captured_application(tmp_path, source, ACCESSES)
-    files = hdf5_files(capture)
-    data = data_only(files, source_requests(capture, 0, [0]))
-    assert files.data_usage(capture, 0)["operations"].to_pylist() == [len(data)]
-    assert Hdf5Files().data_usage(capture, 0).equals(capture.usage(0))
-    kept = [~files.own_rows(batch) for batch in capture.operations(0)]
-    assert int(np.concatenate(kept).sum()) == len(data) < capture.usage(0)["operations"].to_pylist()[0]
-
-
 @pytest.mark.parametrize(("api", "whole"), [("hdf5", False), ("posix", True)])
 def test_one_twin_serves_the_library_and_requests_past_it(tmp_path, source, api, *, whole):
     capture = captured_application(tmp_path, source, ACCESSES)

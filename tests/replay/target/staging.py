@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dxt_replay.replay.target.manifest import Manifest, read_manifest
+from dxt_replay.replay.target.manifest import read_manifest
 from dxt_replay.replay.target.placement import TWIN_ROOT
-from dxt_replay.replay.target.stage import StagePlan, plan_stage, stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.replay.target.targets import open_target
-from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, build_capture, read, write
 
 
-def tree(directory: Path) -> dict[str, bytes | None]:
+def tree(directory):
     """Every file below `directory` with its bytes, directories as None."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() and not path.is_symlink() else None
@@ -27,36 +24,36 @@ def tree(directory: Path) -> dict[str, bytes | None]:
     }
 
 
-def twin(target: Path) -> dict[str, int]:
+def twin(target):
     """Sizes of the files below the twin root, by path there."""
     root = target / TWIN_ROOT
     return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
 
 
-def manifest_of(target: Path) -> Manifest:
+def manifest_of(target):
     with open_target(target) as opened:
         return read_manifest(opened)
 
 
-def entries(target: Path) -> list[dict[str, Any]]:
+def entries(target):
     """The rows of the manifest."""
     rows: list[dict[str, Any]] = manifest_of(target).files.to_pylist()
     return rows
 
 
-def staged(capture: Capture, target: Path, **options: Any) -> StagePlan:
+def staged(capture, target, **options):
     plan = plan_stage(capture, target, **options)
     stage(plan)
     return plan
 
 
 @pytest.fixture(name="target")
-def target_fixture(tmp_path: Path) -> Path:
+def target_fixture(tmp_path):
     return tmp_path / "target"
 
 
 @pytest.fixture(name="capture")
-def capture_fixture(tmp_path: Path) -> Capture:
+def capture_fixture(tmp_path):
     """Two files read, one only written, one only stat'ed, one that no operation names."""
     return build_capture(
         tmp_path,
@@ -71,11 +68,11 @@ def capture_fixture(tmp_path: Path) -> Capture:
     )
 
 
-def failing(call: Callable[..., Any], code: int, *, after: int = 0) -> Callable[..., Any]:
+def failing(call, code, *, after=0):
     """`call`, which the operating system refuses with `code` from call number `after` on."""
     count = 0
 
-    def refused(*arguments: Any, **options: Any) -> Any:
+    def refused(*arguments, **options):
         nonlocal count
         count += 1
         if count > after:
@@ -85,14 +82,14 @@ def failing(call: Callable[..., Any], code: int, *, after: int = 0) -> Callable[
     return refused
 
 
-def failing_writes(code: int, *, after: int = 0) -> Callable[..., int]:
+def failing_writes(code, *, after=0):
     """`os.write`, which is refused with `code` from block number `after` of any large files on."""
     write = os.write
     of_blocks = failing(write, code, after=after)
     return lambda fd, data: write(fd, data) if len(data) < 4096 else of_blocks(fd, data)
 
 
-def free_space(monkeypatch: pytest.MonkeyPatch, free: int, *, inodes: int = 1000) -> None:
+def free_space(monkeypatch, free, *, inodes=1000):
     answer = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_favail=inodes, f_files=inodes, f_blocks=1)
     monkeypatch.setattr(os, "statvfs", lambda path: answer)
 
@@ -104,13 +101,13 @@ class HeldReader:
     data: bytes
 
     @property
-    def size(self) -> int:
+    def size(self):
         return len(self.data)
 
-    def read_into(self, into: memoryview, offset: int) -> int:
+    def read_into(self, into, offset):
         found = self.data[offset : offset + len(into)]
         into[: len(found)] = found
         return len(found)
 
-    def data_from(self, offset: int) -> int:
+    def data_from(self, offset):
         return next((at for at in range(offset, self.size) if self.data[at]), self.size)

@@ -313,9 +313,9 @@ class TestTarget:
         before = os.listdir("/proc/self/fd")
         with open_directory(tmp_path) as target:
             for path in ("a/b", "none"):
-                with target.made_directory(path), target.directory(path), target.locked():
+                with target.directory(path, make=True), target.directory(path), target.locked():
                     pass
-            with pytest.raises(TargetError), target.made_directory("link/x"):
+            with pytest.raises(TargetError), target.directory("link/x", make=True):
                 pass
             with pytest.raises(TargetError), target.directory("link/x"):
                 pass

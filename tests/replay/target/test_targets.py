@@ -276,17 +276,6 @@ def test_what_is_there_is_seen_and_no_link_is_followed(posix):
     assert found[[0, 1, 4], 1:].tolist() == [[4, 2], [0, 0], [4, 2]]
 
 
-def test_only_plain_files_are_removed(posix, tmp_path):
-    (tmp_path / "kept").write_bytes(b"kept")
-    for name in ("a", "b"):
-        (posix.path / TWIN_ROOT / name).write_bytes(b"mine")
-    (posix.path / TWIN_ROOT / "link").symlink_to(tmp_path / "kept")
-    (posix.path / TWIN_ROOT / "d").mkdir()
-    assert posix.remove(column([f"{TWIN_ROOT}/{name}" for name in ("a", "link", "none", "d", "b")])) == 2
-    assert sorted(path.name for path in (posix.path / TWIN_ROOT).iterdir()) == ["d", "link"]
-    assert (tmp_path / "kept").exists()
-
-
 @pytest.mark.parametrize("call", ["stat", "remove"])
 def test_a_refusal_names_its_file(call, posix):
     long = f"{TWIN_ROOT}/{'n' * 256}"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.replay.plan.layers import choose_layers
-from dxt_replay.replay.transform.changes import Changes, Compression, parse_compression
+from dxt_replay.replay.transform.changes import Changes, Compression
 from dxt_replay.replay.transform.rank import MODELLED, TRANSFORMED, data_reads, joined
 from dxt_replay.replay.transform.requests import (
     BYTES_PER_OPERATION,
@@ -178,15 +178,6 @@ def test_a_compressed_stream_has_no_gaps_and_the_share_of_the_bytes():
     assert found["duration_ns"][0] == 1_000 + round(0.6 * 4096)
     assert set(found["origin"][reads].tolist()) == {MODELLED}
     assert (found["length"][-1], found["origin"][-1], found["busy_ns"][-1]) == (100, TRACED, 0)
-
-
-@pytest.mark.parametrize(
-    "text", ["gzip", "gzip:0", "gzip:1.5", "gzip:nan", "gzip:0.6:fast", "brotli:0.6", "gzip:0.6:-1MB/s"]
-)
-def test_the_option_of_compression(text):
-    assert parse_compression("gzip:0.6:250MB/s") == Compression(name="gzip", ratio=0.6, bytes_per_s=250e6)
-    with pytest.raises(UsageError, match=r"NAME:RATIO"):
-        parse_compression(text)
 
 
 @pytest.mark.parametrize(

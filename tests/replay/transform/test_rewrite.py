@@ -173,7 +173,8 @@ def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path):
         ({"compute_speed": 0}, "--compute-speed 0"),
         ({"prefetch": 0}, "--prefetch 0"),
         ({"transfer_size": "much"}, "is not a size"),
-        ({"compression": "gzip"}, "NAME:RATIO"),
+        *(({"compression": f"gzip{text}"}, "NAME:RATIO") for text in ("", ":0", ":1.5", ":nan", ":0.6:a", ":1:-1MB/s")),
+        ({"compression": "brotli:0.6"}, "NAME:RATIO"),
     ],
 )
 def test_changes_without_a_meaning_are_refused(tmp_path, changes, reason):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.causal.loop import ENTRY, NO_MOMENT, TrainingLoop
 from dxt_replay.replay.engine.items import NO_EVENT
-from dxt_replay.replay.transform.rank import Work
 from dxt_replay.replay.transform.requests import RequestCost
 from dxt_replay.traces.schema import APIS, READ, TRACED
-from dxt_replay.traces.store.reader import Capture
 
 COST = RequestCost(latency_ns=1_000.0, ns_per_byte=1.0, requests=10)
 """A microsecond, and a gigabyte in a second."""
@@ -21,7 +17,7 @@ Read = tuple[int, int, int, int]
 """Lane, file, offset and length."""
 
 
-def work(reads: Sequence[Read], *, need: Sequence[int] = ()) -> Work:
+def work(reads, *, need=()):
     """Reads that last as `COST` says, with think times of 100 ns."""
     lane, file_id, offset, length = (np.array(column, dtype=np.int64) for column in zip(*reads, strict=True))
     n = len(lane)
@@ -45,19 +41,19 @@ def work(reads: Sequence[Read], *, need: Sequence[int] = ()) -> Work:
     }
 
 
-def stream(size: int, request: int) -> list[Read]:
+def stream(size, request):
     """A file of `size` bytes, read from its begin to its end in requests of one size, and a read that meets the end."""
     reads = [(0, 0, begin, min(request, size - begin)) for begin in range(0, size, request)]
     return [*reads, (0, 0, size, 0)]
 
 
-def requests(found: Work) -> list[Read]:
+def requests(found):
     """The operations as `work` takes them."""
     columns = [found[name] for name in ("lane", "file_id", "offset", "length")]
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def loop_of(*kinds: int) -> TrainingLoop:
+def loop_of(*kinds):
     """A loop of these events, each of which lasts half a microsecond, without steps."""
     begin_ns = 1_000 * np.arange(1 + len(kinds))
     none = np.empty(0, dtype=np.int64)
@@ -76,7 +72,7 @@ def loop_of(*kinds: int) -> TrainingLoop:
     )
 
 
-def broken_rules(capture: Capture) -> list[str]:
+def broken_rules(capture):
     """The rules for `feeds` and `follows` in docs/capture-format.md that a capture with known dependencies breaks."""
     found = []
     for rank in capture.ranks:
