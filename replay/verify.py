@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -44,11 +43,11 @@ from dxt_replay.traces.errors import CaptureError, TargetError, UnreadableError,
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.plain import Result
 from dxt_replay.traces.row_order import distinct
-from dxt_replay.traces.schema import READ, USAGE_SCHEMA, WRITE, CaptureInfo, codes
+from dxt_replay.traces.schema import READ, WRITE, CaptureInfo, codes
 from dxt_replay.traces.stable_order import stable_order
 from dxt_replay.traces.store.checks import is_ours, read_info
 from dxt_replay.traces.store.digests import DOCUMENT, file_digest, own_digests
-from dxt_replay.traces.store.index import INDEX_NAME, StoredUsage, UsageCounter, part_digests
+from dxt_replay.traces.store.index import part_digests
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import foreign_name
 from dxt_replay.traces.text import printable
@@ -319,22 +318,14 @@ def _contents(path: Path) -> Iterator[CheckedPart]:
     if capture is None:
         yield tables
         return
-    operations, index, lanes = CheckedPart("operations", "row"), CheckedPart("index", "row"), []
-    indexed, own = (capture.path / INDEX_NAME).exists(), threading.local()
+    operations, used = CheckedPart("operations", "row"), list[int]()
     totals = np.zeros(len(_REPLAYED), dtype=np.int64)
-
-    def look(ranks: Sequence[int]) -> tuple[CheckedPart, CheckedPart, np.ndarray, pa.Table]:
-        if indexed and not hasattr(own, "stored"):  # an open Parquet file and what was read last belong to one thread
-            own.stored = StoredUsage(capture.path / INDEX_NAME, capture.files.num_rows)
-        return _rank_rows(capture, own.stored if indexed else None, ranks)
-
-    for rows, counts, replayed, used in in_threads(look, capture.index.ranks_together(_ROWS_TOGETHER)):
+    for rows, replayed, lanes in in_threads(
+        lambda ranks: _rank_rows(capture, ranks), capture.index.ranks_together(_ROWS_TOGETHER)
+    ):
         operations.add(rows)
-        index.add(counts)
         totals += replayed
-        lanes.append(used)
-    if not indexed:
-        index.note = "none is stored: it is made from the operations"
+        used += lanes
     result = capture.info.made_by.get("result")
     if isinstance(result, dict) and result:  # the totals that the replay printed
         moved = result.get("bytes")
@@ -343,21 +334,21 @@ def _contents(path: Path) -> Iterator[CheckedPart]:
             if isinstance(said.get(name), int) and said[name] != count:
                 what = name if name == "operations" else f"bytes {name}"
                 operations.differs("ops", f"{what} of the replay", said[name], count)
-    yield from (CheckedPart("files", "row", checked=capture.files.num_rows), operations, index)
+    yield from (CheckedPart("files", "row", checked=capture.files.num_rows), operations)
     for name in ("spans", "hdf5", "lanes"):
         part = CheckedPart(name, "row")
         rows_as_described = "rows as the schema describes them"
         table = _read(part, f"{name}.parquet", "contents", rows_as_described, partial(getattr, capture, name))
         part.checked = 0 if table is None else table.num_rows  # reading the table checks it
         if name == "lanes" and part.checked:
-            keys = ["rank", "lane"]
-            listed, used = capture.lanes.select(keys), pa.concat_tables(lanes)
-            for one, other, said, found in (
-                (used, listed, "a row for each lane of the operations", "none"),
-                (listed, used, "lanes with operations alone", "a lane without any"),
-            ):
-                for row in one.join(other, keys, join_type="left anti").sort_by("rank").to_pylist():
-                    part.differs("lanes.parquet", f"lane {row['lane']} of rank {row['rank']}", said, found)
+            rank, lane = (capture.lanes[name].to_numpy().astype(np.int64) for name in ("rank", "lane"))
+            with_rows, listed = set(used), set((rank << 32 | lane).tolist())
+            for each in sorted(with_rows ^ listed):
+                what = f"lane {each & 0xFFFFFFFF} of rank {each >> 32}"
+                if each in listed:
+                    part.differs("lanes.parquet", what, "lanes with operations alone", "a lane without any")
+                else:
+                    part.differs("lanes.parquet", what, "a row for each lane of the operations", "none")
         yield part
 
 
@@ -372,57 +363,35 @@ def _read(part: CheckedPart, file: str, what: str, expected: str, read: Callable
         return None
 
 
-def _rank_rows(
-    capture: Capture, stored: StoredUsage | None, ranks: Sequence[int]
-) -> tuple[CheckedPart, CheckedPart, np.ndarray, pa.Table]:
+def _rank_rows(capture: Capture, ranks: Sequence[int]) -> tuple[CheckedPart, np.ndarray, list[int]]:
     """Read the rows of `ranks`, which also compares each row group with the index, sum them, and look for overlap.
 
-    Returns the rows, their counts in the index, what a replay moved (`_REPLAYED`), and rank and lane, each once."""
-    part, index, replayed = CheckedPart("operations", "row"), CheckedPart("index", "row"), np.zeros(3, dtype=np.int64)
-    counter, order = UsageCounter(), LaneOrder()
+    Returns the rows, what a replay moved (`_REPLAYED`), and rank << 32 | lane of each lane."""
+    part, replayed, order = CheckedPart("operations", "row"), np.zeros(3, dtype=np.int64), LaneOrder()
 
-    def count() -> pa.Table:
+    def count() -> None:
         batches = (batch for _, batch in capture.rank_operations(ranks))
         for some in few_together(batches, len, _ROWS_TOGETHER):
             rows = pa.Table.from_batches(some)
             part.checked += rows.num_rows
-            counter.add(rows)
             result, op = np.maximum(rows["result"].fill_null(0).to_numpy(), 0), codes(rows, "op")
             known = rows.num_rows - rows["result"].null_count
             np.add(replayed, [known, result[op == READ].sum(), result[op == WRITE].sum()], out=replayed)
             for overlap in order.add(rows):
                 part.differs("ops", *overlap)
-        return counter.table()
 
     what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-    counted = _read(part, "ops", what, "rows as the schema describes them", count)
-    if counted is None:
-        return part, index, replayed, USAGE_SCHEMA.empty_table().select(["rank", "lane"])
-    if stored is not None:
-        there = stored.of(ranks) or USAGE_SCHEMA.empty_table()
-        one, other = _sorted(there), _sorted(counted)
-        index.checked = there.num_rows
-        for rank in () if one.equals(other) else ranks:
-            if not one.filter(pc.equal(one["rank"], rank)).equals(other.filter(pc.equal(other["rank"], rank))):
-                index.differs(INDEX_NAME, f"counts of rank {rank}", "those of its operations", "others")
-    return part, index, replayed, counted.group_by(["rank", "lane"], use_threads=False).aggregate([])
-
-
-def _sorted(counts: pa.Table) -> pa.Table:
-    """Counts as plain columns in one order; those of one key, which several parts may hold, are added up."""
-    added = {"operations": "sum", "least_length": "min", "reach": "max"}
-    texts = {name: counts[name] for name in USAGE_SCHEMA.names}
-    plain = {n: each.cast(pa.string()) if pa.types.is_dictionary(each.type) else each for n, each in texts.items()}
-    keys = [name for name in plain if name not in added]
-    found = pa.table(plain).group_by(keys, use_threads=False).aggregate(list(added.items()))
-    return found.select(sorted(found.column_names)).sort_by([(name, "ascending") for name in keys]).combine_chunks()
+    _read(part, "ops", what, "rows as the schema describes them", count)
+    return part, replayed, list(order.ends)
 
 
 class LaneOrder:
-    """Looks for operations of a lane that begin before the one before them has ended, in the order of the rows."""
+    """Looks for operations of a lane that begin before the one before them has ended, in the order of the rows.
+
+    ends: by rank << 32 | lane, the end of its last operation."""
 
     def __init__(self) -> None:
-        self._ends: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
         self._rows: dict[int, int] = {}
         self._named: set[int] = set()
 
@@ -434,7 +403,7 @@ class LaneOrder:
         order = stable_order(of_row)
         before = np.empty(len(order), dtype=np.int64)
         before[order[1:]] = end[order[:-1]]
-        before[first] = [self._ends.get(each, np.iinfo(np.int64).min) for each in lanes.tolist()]
+        before[first] = [self.ends.get(each, np.iinfo(np.int64).min) for each in lanes.tolist()]
         late, found = np.flatnonzero(start < before), []
         for row in late[np.sort(distinct(of_row[late]).first)].tolist():
             key, its_rank = int(lanes[of_row[row]]), int(rank[row])
@@ -445,7 +414,7 @@ class LaneOrder:
                 expected = f"at least {before[row]}, the end of the operation before it on the lane"
                 found.append((what, expected, int(start[row])))
         last = order[np.cumsum(np.bincount(of_row)) - 1] if len(order) else order
-        self._ends.update(zip(lanes.tolist(), end[last].tolist(), strict=True))
+        self.ends.update(zip(lanes.tolist(), end[last].tolist(), strict=True))
         for its_rank, count in zip(*(each.tolist() for each in np.unique(rank, return_counts=True)), strict=True):
             self._rows[its_rank] = self._rows.get(its_rank, 0) + count
         return found

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,13 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dxt_replay
-from dxt_replay.replay import verify as verifying
-from dxt_replay.replay.target import writing
 from dxt_replay.replay.verify import LaneOrder
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.schema import HDF5_SCHEMA, INDEX_SCHEMA, CaptureInfo, Job, Source, table_from_columns
+from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Job, Source, table_from_columns
 from dxt_replay.traces.store.digests import file_digest
-from dxt_replay.traces.store.index import INDEX_NAME, StoredUsage
+from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.writer import write_capture_info, write_hdf5
 from tests.capture_builder import Span, build_capture, lanes_table, read, write
 from tests.examples import examples
@@ -70,7 +67,6 @@ def test_a_whole_capture_passes_and_says_what_was_checked(whole):
     checked = {part.part: part.checked for part in found.places[0].parts}
     assert checked["operations"] == 41
     assert checked["digests"] == 5
-    assert checked["index"] == 3
     assert checked["hdf5"] == checked["spans"] == 1
     assert not [path for path in whole.rglob(".*") if path.is_file()], "a digest was left beside its file"
 
@@ -119,32 +115,6 @@ def test_a_file_that_is_not_what_was_written_is_named(whole, copy, name, kind, f
     elif kind == "link":
         (copy / name).symlink_to(whole / name)
     assert any(each.file == name and found in each.found for each in differences(dxt_replay.verify(copy)))
-
-
-def test_no_thread_reads_the_counts_with_the_reader_of_another(whole, monkeypatch):
-    """Two threads that read one Parquet file ended in SIGSEGV, or in counts that nobody checked."""
-    users: dict[int, set[int]] = {}
-    both = threading.Barrier(2, timeout=30)
-    read_counts = StoredUsage.of
-
-    def seen(self, ranks):
-        users.setdefault(id(self), set()).add(threading.get_ident())
-        both.wait()
-        return read_counts(self, ranks)
-
-    monkeypatch.setattr(StoredUsage, "of", seen)
-    monkeypatch.setattr(writing, "default_workers", lambda: 2)
-    monkeypatch.setattr(verifying, "_ROWS_TOGETHER", 1)
-    assert dxt_replay.verify(whole).passed
-    assert [len(threads) for threads in users.values()] == [1, 1]
-
-
-def test_counts_that_are_not_those_of_the_rows_are_named(copy):
-    index = pq.read_table(copy / INDEX_NAME).to_pylist()
-    index[1]["usage"][0]["least_length"] += 1
-    pq.write_table(pa.Table.from_pylist(index, schema=INDEX_SCHEMA), copy / INDEX_NAME)
-    (part,) = (part for part in verifying._contents(copy) if part.different)
-    assert [(each.file, each.what) for each in part.differences] == [(INDEX_NAME, "counts of rank 1")]
 
 
 def test_digests_that_were_removed_are_missed(copy):
