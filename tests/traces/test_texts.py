@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,107 +25,46 @@ from dxt_replay.traces.units import (
     seconds_to_ns,
 )
 
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("/a b/é", "/a b/é"),
-        ("a\nb", "a\\nb"),
-        ("\x1b[2J", "\\x1b[2J"),
-        ("\u202egpj", "\\u202egpj"),
-        (b"/\xff", "/\\udcff"),
-        (Path("/x\t"), "/x\\t"),
+SHOWN: dict[Callable[..., str], list[tuple[object, str]]] = {
+    printable: [
+        ("/a b/é", "/a b/é"), ("a\nb", "a\\nb"), ("\x1b[2J", "\\x1b[2J"), ("\u202egpj", "\\u202egpj"),
+        (b"/\xff", "/\\udcff"), (Path("/x\t"), "/x\\t"),
     ],
-)
-def test_what_a_terminal_would_obey_is_escaped(text: Path | bytes | str, shown: str) -> None:
-    assert printable(text) == shown
-    assert printable(shown) == shown
-    assert escaped("\x00") == "\\x00"
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"), [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (list("abcde"), "a, b, c and 2 more")]
-)
-def test_a_list_is_cut_and_says_by_how_many(names: list[str], shown: str) -> None:
-    assert listed(names) == shown
-
-
-@pytest.mark.parametrize(
-    ("command", "program"),
-    [
-        ("python train.py --epochs 3", "train.py"),
-        ("python3 -u -W ignore train.py", "train.py"),
-        ("python -X dev train.py", "train.py"),
-        ("/usr/bin/python3.11 -m package.train x", "package.train"),
-        ("./solver input", "./solver"),
-        ("python", "python"),
-        ("", ""),
+    escaped: [("\x00", "\\x00")],
+    listed: [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (list("abcde"), "a, b, c and 2 more")],
+    program_of: [
+        ("python train.py --epochs 3", "train.py"), ("python3 -u -W ignore train.py", "train.py"), ("", ""),
+        ("python -X dev train.py", "train.py"), ("/usr/bin/python3.11 -m package.train x", "package.train"),
+        ("./solver input", "./solver"), ("python", "python"),
     ],
-)
-def test_the_program_of_a_command(command: str, program: str) -> None:
-    assert program_of(command) == program
+    format_bytes: [
+        (0, "0 B"), (1023, "1023 B"), (161.7, "162 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (262144, "256 KiB"),
+        (1 << 40, "1.00 TiB"), (1024**2 - 1, "1.00 MiB"),
+    ],
+    format_duration: [
+        (0, "0 ns"), (999, "999 ns"), (1500, "1.50 us"), (25_000, "25.0 us"), (999_600, "1.00 ms"),
+        (1_234_000_000, "1.234 s"),
+    ],
+    format_count: [(1234567, "1,234,567")],
+    partial(format_rate_change, same_pct=0.5): [
+        (1.0, "about the same"), (1.41, "41 % higher"), (0.6, "40 % lower"), (6.4, "6.4 times as high"),
+    ],
+    format_slowdown: [(1 / 155.4, "155 times faster"), (1.2, "20 % slower"), (3.0, "3.0 times slower"), (None, "-")],
+    partial(format_signed, digits=1): [(-0.04, "0.0"), (0.04, "0.0"), (-0.06, "-0.1"), (1.25, "+1.2")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("show", "given", "text"), [(show, *case) for show, cases in SHOWN.items() for case in cases])
+def test_texts_for_people(show: Callable[..., str], given: object, text: str) -> None:
+    assert show(given) == text
+    assert printable(text) == text, "nothing that a terminal would obey"
 
 
 @given(st.integers(0, 4_000_000), st.integers(0, 999_999_999))
-def test_seconds_become_the_nearest_nanosecond(whole, fraction):
+def test_seconds_become_the_nearest_nanosecond(whole: int, fraction: int) -> None:
     seconds = whole + fraction / 1e9
-    exact = whole * 10**9 + fraction
-    assert abs(seconds_to_ns(seconds) - exact) <= 1
+    assert abs(seconds_to_ns(seconds) - (whole * 10**9 + fraction)) <= 1
     assert seconds_to_ns(np.array([seconds])).tolist() == [seconds_to_ns(seconds)]
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (161.7, "162 B"),
-        (1024, "1.00 KiB"),
-        (1536, "1.50 KiB"),
-        (262144, "256 KiB"),
-        (1 << 40, "1.00 TiB"),
-    ],
-)
-def test_bytes_as_text(count, text):
-    assert format_bytes(count) == text
-
-
-def test_a_unit_is_never_overfull():
-    assert format_bytes(1024**2 - 1) == "1.00 MiB"
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (0, "0 ns"),
-        (999, "999 ns"),
-        (1500, "1.50 us"),
-        (25_000, "25.0 us"),
-        (999_600, "1.00 ms"),
-        (1_234_000_000, "1.234 s"),
-    ],
-)
-def test_durations_as_text(ns, text):
-    assert format_duration(ns) == text
-
-
-def test_counts_as_text():
-    assert format_count(1234567) == "1,234,567"
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"), [(1.0, "about the same"), (1.41, "41 % higher"), (0.6, "40 % lower"), (6.4, "6.4 times as high")]
-)
-def test_a_change_of_a_bandwidth_is_named_by_its_own_ratio(ratio, text):
-    assert format_rate_change(ratio, 0.5) == text
-
-
-def test_a_change_of_a_hundred_times_has_no_decimals():
-    assert format_slowdown(1 / 155.4) == "155 times faster"
-
-
-def test_what_rounds_to_nothing_has_no_sign():
-    assert [format_signed(value, 1) for value in (-0.04, 0.04, -0.06, 1.25)] == ["0.0", "0.0", "-0.1", "+1.2"]
 
 
 def plain(text: str | None) -> str | None:

@@ -57,11 +57,112 @@ def reads(count: int, length: int, *, file: int = 0, rank: int = 0, stride: int 
     ]
 
 
-@pytest.mark.parametrize(("covered", "found"), [(0.98, True), (0.99, False), (None, False)])
-@pytest.mark.parametrize("what", ["bytes", "operations"])
-def test_partial_trace(tmp_path: Path, covered: float | None, found: bool, what: str) -> None:
-    coverage = Coverage(**{"bytes": 1.0, "operations": 1.0, what: covered})
-    assert ("partial-trace" in codes(tmp_path, info=info(coverage=coverage))) == found
+def coverage(**known: float | None) -> dict[str, Any]:
+    return {"info": info(coverage=Coverage(**{"bytes": 1.0, "operations": 1.0, **known}))}
+
+
+def of_chunks(requests: int) -> dict[str, Any]:
+    counters = {"h5d_reads": requests, "h5d_bytes_read": 200 * 2048, "posix_reads": 200}
+    return {"files": [File("/a.h5", format="hdf5", counters=counters)], "ops": reads(200, 2048)}
+
+
+def at_random(ranks: int, random: int, regular: int) -> dict[str, Any]:
+    places = [(7919 * n * n) % 100_003 + 1 for n in range(random // ranks)]
+    places += [200_000 + 10 * n for n in range(regular // ranks)]
+    every = [(rank, n, place) for rank in range(ranks) for n, place in enumerate(places)]
+    return {"files": ["/a"], "ops": [read(0, offset=at, length=10, start_ns=n, rank=rank) for rank, n, at in every]}
+
+
+def again(passes: int) -> dict[str, Any]:
+    every = [(time, n) for time in range(passes) for n in range(3)]
+    return {"files": ["/a"], "ops": [read(0, offset=n * MIB, length=MIB, start_ns=100 * at + n) for at, n in every]}
+
+
+def by_two_ranks(overlapping: int) -> dict[str, Any]:
+    every = [(rank, n, (n + rank * (4 - overlapping)) * MIB) for rank in range(2) for n in range(4)]
+    return {"files": ["/a"], "ops": [read(0, offset=at, length=MIB, start_ns=n, rank=rank) for rank, n, at in every]}
+
+
+def uneven(least: int) -> dict[str, Any]:
+    amounts = (least * MIB, S * 8 // 10), (100 * MIB, S)
+    ops = [read(rank, length=size, start_ns=0, end_ns=end, rank=rank) for rank, (size, end) in enumerate(amounts)]
+    return {"files": ["/a", "/b"], "ops": ops}
+
+
+def opening(seconds: int, run_s: float = 100.0, origin: str = "traced") -> dict[str, Any]:
+    return {
+        "files": ["/a"],
+        "ops": [Op("open", 0, start_ns=0, end_ns=seconds * S, origin=origin)],
+        "info": info(1, run_s),
+    }
+
+
+def saving(save_ms: int, *, inside: bool) -> dict[str, Any]:
+    """Ten steps of 10 ms; the fifth saves for `save_ms` within it, or between it and the next."""
+    spans, begin = [], 0
+    for number in range(10):
+        length = 10 + (save_ms if number == 5 and inside else 0)
+        spans.append(Span("step", start_ns=begin * MS, end_ns=(begin + length) * MS, step=number))
+        if number == 5:
+            spans.append(Span("checkpoint", start_ns=(begin + 10) * MS, end_ns=(begin + 10 + save_ms) * MS))
+            begin += 0 if inside else save_ms
+        begin += length
+    return {"spans": spans}
+
+
+def small_writes(path: str) -> dict[str, Any]:
+    ops = [write(0, length=64, offset=64 * n, start_ns=n * MS, end_ns=n * MS + MS // 2) for n in range(200)]
+    return {"files": [path], "ops": ops}
+
+
+def chunked(kind: str, length: int, stride: int) -> dict[str, Any]:
+    return {"files": [File("/a", format=kind)], "ops": reads(200, length, stride=stride)}
+
+
+def striped(stripe: int) -> dict[str, Any]:
+    return {"files": [File("/a", stripe_size=stripe)], "ops": reads(200, 64 * KIB)}
+
+
+JUST: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "partial-trace": (
+        [coverage(bytes=0.98), coverage(operations=0.98)],
+        [coverage(bytes=0.99), coverage(operations=0.99), coverage(bytes=None), coverage(operations=None)],
+    ),
+    "small-reads": ([striped(128 * KIB)], [striped(64 * KIB)]),
+    "small-chunks": (
+        [of_chunks(49), chunked("hdf5", 2048, 2048)],
+        [
+            *(of_chunks(50), of_chunks(1000), chunked("hdf5", 2048, 4096), chunked("npz", 2048, 2048)),
+            chunked("hdf5", 64 * KIB, 64 * KIB),
+        ],
+    ),
+    "random-shared": ([at_random(2, 110, 380)], [at_random(1, 220, 200), at_random(2, 110, 440), at_random(2, 50, 0)]),
+    "re-reads": ([again(2)], [again(1)]),
+    "shared-reads": ([by_two_ranks(4)], [by_two_ranks(1)]),
+    "rank-imbalance": ([uneven(69)], [uneven(70)]),
+    "metadata-time": (
+        [opening(5), opening(5, origin="reconstructed"), opening(31, 1_000)], [opening(4), opening(30, 1_000)],
+    ),
+    "checkpoint-blocking": ([saving(15, inside=True), saving(15, inside=False)], [saving(9, inside=True)]),
+    "small-writes": (
+        [small_writes("/run/log.txt")],
+        [small_writes("/run/dxt-anchor.host.17.bin"), small_writes("/run/plugins/profile/2026/vm.xplane.pb")],
+    ),
+}  # fmt: skip
+"""Finding -> captures that have it, and captures that just have not."""
+
+
+@pytest.mark.parametrize(
+    ("code", "columns", "found"),
+    [
+        pytest.param(code, columns, found, id=f"{code}-{found}-{number}")
+        for code, both in JUST.items()
+        for found, some in zip((True, False), both, strict=True)
+        for number, columns in enumerate(some)
+    ],
+)
+def test_a_finding_begins_at_its_threshold(tmp_path: Path, code: str, columns: dict[str, Any], found: bool) -> None:
+    assert (code in codes(tmp_path, **columns)) == found
 
 
 def test_a_capture_that_is_marked_as_partial(tmp_path: Path) -> None:
@@ -82,73 +183,6 @@ def test_small_requests(tmp_path: Path, small: int, large: int, found: bool, op:
         assert result[f"small-{op}s"].files == ("/a",)
 
 
-def test_a_request_is_measured_by_the_stripe_of_its_file(tmp_path: Path) -> None:
-    for stripe, found in ((64 * KIB, False), (128 * KIB, True)):
-        files = [File("/a", stripe_size=stripe)]
-        ops = reads(200, 64 * KIB)
-        assert ("small-reads" in codes(tmp_path / str(stripe), files=files, ops=ops)) == found
-
-
-@pytest.mark.parametrize(("requests", "found"), [(50, False), (49, True), (1000, False)])
-def test_small_chunks_by_the_counters(tmp_path: Path, requests: int, found: bool) -> None:
-    counters = {"h5d_reads": requests, "h5d_bytes_read": 200 * 2048, "posix_reads": 200}
-    files = [File("/a.h5", format="hdf5", counters=counters)]
-    result = codes(tmp_path, files=files, ops=reads(200, 2048))
-    assert ("small-chunks" in result) == found
-
-
-@pytest.mark.parametrize(
-    ("format_", "length", "stride", "found"),
-    [
-        ("hdf5", 2048, 2048, True),
-        ("hdf5", 2048, 4096, False),
-        ("hdf5", 64 * KIB, 64 * KIB, False),
-        ("npz", 2048, 2048, False),
-    ],
-)
-def test_small_chunks_without_counters(tmp_path: Path, format_: str, length: int, stride: int, found: bool) -> None:
-    result = codes(tmp_path, files=[File("/a", format=format_)], ops=reads(200, length, stride=stride))
-    assert ("small-chunks" in result) == found
-
-
-@pytest.mark.parametrize(
-    ("ranks", "random", "regular", "found"),
-    [(2, 110, 380, True), (1, 220, 200, False), (2, 110, 440, False), (2, 50, 0, False)],
-)
-def test_random_access_in_a_shared_file(tmp_path: Path, ranks: int, random: int, regular: int, found: bool) -> None:
-    ops = []
-    for rank in range(ranks):
-        places = [(7919 * n * n) % 100_003 + 1 for n in range(random // ranks)]
-        places += [200_000 + 10 * n for n in range(regular // ranks)]
-        ops += [read(0, offset=place, length=10, start_ns=n, rank=rank) for n, place in enumerate(places)]
-    assert ("random-shared" in codes(tmp_path, files=["/a"], ops=ops)) == found
-
-
-@pytest.mark.parametrize(("passes", "found"), [(2, True), (1, False)])
-def test_rereads(tmp_path: Path, passes: int, found: bool) -> None:
-    ops = [read(0, offset=n * MIB, length=MIB, start_ns=again * 100 + n) for again in range(passes) for n in range(3)]
-    assert ("re-reads" in codes(tmp_path, files=["/a"], ops=ops)) == found
-
-
-@pytest.mark.parametrize(("overlapping", "found"), [(4, True), (1, False)])
-def test_bytes_that_several_ranks_read(tmp_path: Path, overlapping: int, found: bool) -> None:
-    ops = [
-        read(0, offset=(n + rank * (4 - overlapping)) * MIB, length=MIB, start_ns=n, rank=rank)
-        for rank in range(2)
-        for n in range(4)
-    ]
-    assert ("shared-reads" in codes(tmp_path, files=["/a"], ops=ops)) == found
-
-
-@pytest.mark.parametrize(("least", "found"), [(69, True), (70, False)])
-def test_rank_imbalance_in_bytes(tmp_path: Path, least: int, found: bool) -> None:
-    ops = [
-        read(rank, length=(100 if rank else least) * MIB, start_ns=0, end_ns=S if rank else S * 8 // 10, rank=rank)
-        for rank in range(2)
-    ]
-    assert ("rank-imbalance" in codes(tmp_path, files=["/a", "/b"], ops=ops)) == found
-
-
 @pytest.mark.parametrize(("longest", "run_s", "found"), [(10, 100, True), (10, 1000, False), (7, 100, False)])
 def test_rank_imbalance_in_time(tmp_path: Path, longest: int, run_s: float, found: bool) -> None:
     ops = [read(rank, length=MIB, start_ns=0, end_ns=(longest if rank else 5) * S, rank=rank) for rank in range(2)]
@@ -157,21 +191,6 @@ def test_rank_imbalance_in_time(tmp_path: Path, longest: int, run_s: float, foun
     if found:
         assert result["rank-imbalance"].at_stake_s == 2.5, "to the mean of the ranks"
         assert result["rank-imbalance"].severity == "info"
-
-
-@pytest.mark.parametrize(
-    ("origin", "seconds", "found"), [("traced", 5, True), ("reconstructed", 5, True), ("traced", 4, False)]
-)
-def test_metadata_time(tmp_path: Path, origin: str, seconds: int, found: bool) -> None:
-    ops = [Op("open", 0, start_ns=0, end_ns=seconds * S, origin=origin)]
-    assert ("metadata-time" in codes(tmp_path, files=["/a"], ops=ops, info=info())) == found
-
-
-def test_metadata_of_half_a_minute_counts_in_any_run(tmp_path: Path) -> None:
-    for seconds, found in ((30, False), (31, True)):
-        ops = [Op("open", 0, start_ns=0, end_ns=seconds * S)]
-        result = codes(tmp_path / str(seconds), files=["/a"], ops=ops, info=info(run_s=1_000))
-        assert ("metadata-time" in result) == found
 
 
 @pytest.mark.parametrize(("wait", "severity"), [(10, None), (11, "warning"), (25, "high")])
@@ -216,21 +235,6 @@ def test_one_reader(tmp_path: Path, shift_ms: float, io_ms: float, found: bool) 
         for begin in [n * 100 * MS + int(lane * shift_ms * MS)]
     ]
     assert ("one-reader" in codes(tmp_path, files=["/a"], ops=ops, spans=spans)) == found
-
-
-@pytest.mark.parametrize(("save_ms", "inside", "found"), [(15, True, True), (15, False, True), (9, True, False)])
-def test_checkpoint_blocking(tmp_path: Path, save_ms: int, inside: bool, found: bool) -> None:
-    """Ten steps of 10 ms; the fifth saves for `save_ms` within it, or between it and the next."""
-    spans, begin = [], 0
-    for number in range(10):
-        length = 10 + (save_ms if number == 5 and inside else 0)
-        spans.append(Span("step", start_ns=begin * MS, end_ns=(begin + length) * MS, step=number))
-        if number == 5:
-            saved = begin + 10
-            spans.append(Span("checkpoint", start_ns=saved * MS, end_ns=(saved + save_ms) * MS))
-            begin += 0 if inside else save_ms
-        begin += length
-    assert ("checkpoint-blocking" in codes(tmp_path, spans=spans)) == found
 
 
 def test_what_a_checkpoint_writes_is_told_also_from_counters(tmp_path: Path) -> None:
@@ -298,17 +302,6 @@ def test_a_first_step_that_dominates_is_a_finding_of_its_own(tmp_path: Path) -> 
     found = codes(tmp_path, spans=spans)
     assert list(found) == ["warm-up"]
     assert (found["warm-up"].severity, found["warm-up"].at_stake_s) == ("info", pytest.approx(0.9))
-
-
-def test_files_that_profilers_wrote_are_left_out(tmp_path: Path) -> None:
-    ops = [write(0, length=64, offset=64 * n, start_ns=n * MS, end_ns=n * MS + MS // 2) for n in range(200)]
-    for path, found in (
-        ("/run/dxt-anchor.host.17.bin", False),
-        ("/run/plugins/profile/2026/vm.xplane.pb", False),
-        ("/run/log.txt", True),
-    ):
-        result = codes(tmp_path / str(len(path)), files=[path], ops=ops)
-        assert ("small-writes" in result) == found
 
 
 @pytest.mark.parametrize(
