@@ -135,7 +135,8 @@ def test_a_run_that_failed_says_nothing_of_the_storage(
         result = replay(*arguments, **choices)
         if not stopped:
             result.tally.errors[5] = result.tally.failed = 3
-        return dataclasses.replace(result, stopped=stopped)
+        result.tally.stopped = stopped
+        return result
 
     monkeypatch.setattr(capacities, "run", failing)
     with pytest.raises(ReplayError, match="was stopped" if stopped else "operations of a run of 1 rank failed"):
