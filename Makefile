@@ -87,7 +87,7 @@ figures:  ## simulate Figures 9 to 15 of the DLIO paper and print them beside th
 	$(PYTHON) -m benchmarks.paper_figures
 
 FUZZ = --count 1000
-fuzz:  ## feed mutated input to every reader; FUZZ="--seconds 600 --seeds DIR --save DIR", or FUZZ=--help
+fuzz:  ## feed mutated input to every reader; FUZZ="--seconds 600 --save DIR", or FUZZ=--help
 	$(PYTHON) -m tests.fuzz $(FUZZ)
 
 mutations:  ## check that the tests notice changes of the ten most important modules; cosmic-ray, an hour

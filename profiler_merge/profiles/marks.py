@@ -197,10 +197,8 @@ class Loop:
 
     thread: of the loop. begin, end: int64 (f,), of each fetch; group, number: its pass, and its place in the pass, or
     group 0 and the number of the fetch; workers: of its loader, -1 where it is none of PyTorch's, BETWEEN where none is
-    seen. training: bool (f,).
-    steps: int64 (s, 2), begin and end of each step. passes: int64 (p, 4), group, begin, workers, prefetch factor.
-    evaluations: times in which the model was evaluated. told: whether training and evaluation are told apart. got:
-    whether another thread of the program makes the batches.
+    seen. steps: int64 (s, 2), begin and end of each step. passes: int64 (p, 4), group, begin, workers, prefetch factor.
+    evaluations: of the model. got: whether another thread of the program makes the batches.
     """
 
     thread: int
@@ -209,11 +207,9 @@ class Loop:
     group: np.ndarray
     number: np.ndarray
     workers: np.ndarray
-    training: np.ndarray
     steps: np.ndarray
     passes: np.ndarray
     evaluations: Intervals
-    told: bool
     got: bool
 
 
@@ -246,9 +242,8 @@ def training_loop(process: ProcessMarks) -> Loop:
     of_fetch = np.searchsorted(end, optimized, side="right") - 1
     trained = set(group[of_fetch[of_fetch >= 0]].tolist())
     in_evaluation = explicit.covered_within(begin, begin + 1) > 0
-    told = bool(trained)
     training = ~in_evaluation
-    if told:
+    if trained:  # else nothing tells training from evaluation
         training &= np.isin(group, list(trained)) | (group == 0)
     steps = _steps(rows, begins, ends, training & ~_untrained(rows, group, of_fetch))
     found = np.flatnonzero(~training & ~in_evaluation)
@@ -264,11 +259,9 @@ def training_loop(process: ProcessMarks) -> Loop:
         group=group,
         number=rows["number"][begins],
         workers=np.array([workers_of.get(each, of_pytorch) for each in group.tolist()], dtype=np.int64),
-        training=training,
         steps=steps,
         passes=passes.astype(np.int64),
         evaluations=evaluations,
-        told=told,
         got=got,
     )
 

@@ -33,7 +33,6 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="inputs of each target (default: 1000)")
     parser.add_argument("--seconds", type=float, default=0, help="instead of a count, this long for each target")
     parser.add_argument("--seed", type=int, default=0, help="other inputs for another number")
-    parser.add_argument("--seeds", type=Path, help="a folder of logs and traces to begin with, too")
     parser.add_argument("--save", type=Path, help="a folder for the inputs that found something")
     parser.add_argument("--bombs", action="store_true", help="the decompression bombs instead")
     options = parser.parse_args()
@@ -64,7 +63,7 @@ def run_campaigns(options: argparse.Namespace, scratch: Path) -> int:
     given = in_child(bombs) if options.bombs else {name: (name, None) for name in options.target or TARGETS}
     found = 0
     for title, (name, files) in given.items():
-        pool = [files] if files is not None else in_child(lambda name=name: seeds(name, options.seeds))
+        pool = [files] if files is not None else in_child(lambda name=name: seeds(name))
         campaign = Campaign(TARGETS[name], pool, scratch, options.seed)
         if files is not None:
             campaign.try_all()

@@ -98,14 +98,11 @@ OP_LOG = f"# s3dlio\n{OP_COLUMNS}" + "".join(
 )  # fmt: skip
 
 
-def seeds(target: str, more: Path | None = None) -> list[Files]:
-    """The inputs that a target begins with: made here, kept in `CORPUS`, and found below `more`."""
+def seeds(target: str) -> list[Files]:
+    """The inputs that a target begins with: made here, and kept in `CORPUS`."""
     with tempfile.TemporaryDirectory() as scratch:
         found = _MADE[target](Path(scratch))
-    found += [files_in(path) for path in sorted((CORPUS / target).glob("*"))]
-    if more is not None:
-        found += [{name_of[0]: path.read_bytes()} for path, name_of in _given(target, more)]
-    return found
+    return found + [files_in(path) for path in sorted((CORPUS / target).glob("*"))]
 
 
 def files_in(path: Path) -> Files:
@@ -113,27 +110,6 @@ def files_in(path: Path) -> Files:
     if path.is_file():
         return {path.name.partition("@")[2] or path.name: path.read_bytes()}
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
-
-
-_GIVEN = {
-    "darshan": ("*.darshan", "job.darshan"),
-    "xplane": ("*.xplane.pb*", "a.xplane.pb"),
-    "kineto": ("*.pt.trace.json*", "a.pt.trace.json"),
-    "dftracer": ("*.pfw*", "a.pfw"),
-    "strace": ("*strace*", "a.strace"),
-}
-_MOST_BYTES = 1 << 19
-
-
-def _given(target: str, folder: Path) -> list[tuple[Path, tuple[str]]]:
-    """Files below a folder that the target reads, and what to name them; large ones are left out."""
-    pattern, name = _GIVEN.get(target, ("", ""))
-    paths = sorted(path for path in folder.rglob(pattern)) if pattern else []
-    return [
-        (path, (name + (".gz" if path.suffix == ".gz" else ""),))
-        for path in paths
-        if path.is_file() and 0 < path.stat().st_size < _MOST_BYTES
-    ]
 
 
 def _darshan(scratch: Path) -> list[Files]:

@@ -139,12 +139,6 @@ _LOG = "{folder}/../log.darshan"
 _PROFILE = (("merge", _LOG, "--profile", "{input}", "-o", "{folder}/o.capture"),)
 _TWIN = ("--target", "{folder}/t")
 _SHOWN = tuple(name for name in TABLES if name not in CONTENTS)
-_EXPORTS = (
-    ("darshan", "-o", "{folder}/o.darshan"),
-    ("chrome", "-o", "{folder}/o.json.gz"),
-    ("csv", "-o", "{folder}/o.csv"),
-    ("fio", *_TWIN, "-o", "{folder}/o"),
-)
 _TABLES = tuple(word for table in _SHOWN for word in ("--show", table))
 _OF_CAPTURE: tuple[Command, ...] = (
     ("summary", "{input}", *_TABLES),
