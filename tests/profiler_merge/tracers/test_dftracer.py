@@ -221,9 +221,8 @@ def test_damage_and_what_cannot_be_used(tmp_path):
     ):
         path.write_bytes(data)
         job = read_dftracer([path])
-        assert [each for each in job.warnings if "damaged" in each or "cut off" in each or "compressed" in each] == [
-            each for each in job.warnings if each.startswith(text)
-        ]
+        (found,) = [each for each in job.warnings if each.startswith(text)]
+        assert ("cut off" in found) == any("cut off" in each for each in job.warnings)
         assert 0 < len(job.of_rank(0)[0]) <= 300
     for events, text in (
         ([{**line("read", 0), "args": {}}], "DFTRACER_INC_METADATA=1"),
