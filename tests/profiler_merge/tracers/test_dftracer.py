@@ -217,7 +217,7 @@ def test_damage_and_what_cannot_be_used(tmp_path):
         (first + rest[:-30], "the end of a.pfw.gz is cut off: "),
         # A bit of the second member's CRC-32.
         (first + rest[:-5] + bytes([rest[-5] ^ 1]) + rest[-4:], "the compressed data of a.pfw.gz do not match"),
-        (whole.replace(b'"cat"', b'"cat', 1) + b'{"name": "read", "cat": "POS', "2 damaged lines left out"),
+        (whole.replace(b'"POSIX"', b'"POSIX', 1) + b'{"name": "read", "cat": "POS', "2 damaged lines left out"),
     ):
         path.write_bytes(data)
         job = read_dftracer([path])
