@@ -77,7 +77,8 @@ class TracedRows:
         cuts = [slice(*np.searchsorted(process, (each, each + 1))) for each in processes]
         found = rows[np.sort(np.concatenate([order[cut] for cut in cuts]))]
         # The sort is stable, so rows with equal times stay in the order of the trace.
-        return np.asarray(found[np.lexsort((-found["end_ns"], found["start_ns"]))])
+        order = np.lexsort((-found["end_ns"], found["start_ns"]))
+        return np.asarray(found if (order[1:] > order[:-1]).all() else found[order])
 
     def _flush(self) -> None:
         np.array(self._pending, dtype=TRACED_ROW).tofile(self._file)
