@@ -107,8 +107,10 @@ def align_rank(
         return align_seconds(method), []
     if profile is None and method in (ANCHORS, NESTING):
         raise AlignmentError(f"rank {rank} has no profile, which --align {method} needs: use --align auto or wall")
+    if profile is None or method == WALL:
+        return align_wall(clock.start_ns, clock.has_nsec), []
     reasons = []
-    for name in (ANCHORS, NESTING) if profile is not None else ():
+    for name in (ANCHORS, NESTING):
         if method not in (AUTO, name):
             continue
         try:
@@ -119,9 +121,9 @@ def align_rank(
             if method == name:
                 raise AlignmentError(f"rank {rank}: {error}") from error
             reasons.append(str(error))
-    if reasons and profile is not None and profile.epoch_start_ns is None:
+    if profile.epoch_start_ns is None:
         raise AlignmentError(f"rank {rank}: the profile has no date for --align wall, and {reasons[-1]}")
-    notes = [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"] if reasons else []
+    notes = [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
     return align_wall(clock.start_ns, clock.has_nsec), notes
 
 

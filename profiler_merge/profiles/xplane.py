@@ -91,6 +91,10 @@ def _wires(message: str) -> np.ndarray:
 _WIRES = {message: _wires(message) for message in FIELDS}
 
 
+_Spans = tuple[np.ndarray, np.ndarray]
+"""Begins and ends of messages."""
+
+
 class _Plane(NamedTuple):
     """One XPlane. `lines`: (id, name, timestamp_ns). `event_names`: by id. `numbers`: its stats that are integers.
 
@@ -203,14 +207,14 @@ def _decoded(buffer: memoryview) -> tuple[list[_Plane], list[bytes], dict[str, i
         skipped[message] += newer
         return found[0], found[1], found[2]
 
-    def pick(spans: Sequence[np.ndarray], message: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def pick(spans: _Spans, message: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         values, starts, stops, counts, newer = _xplane.pick(buffer, *spans, _WIRES[message])
         skipped[message] += newer
         if len(values) and message != "XStat":  # a stat's value may be given anew
             check_single(message, counts.max(axis=0))
         return values, starts, stops, counts
 
-    def named(spans: Sequence[np.ndarray], entry: str, message: str) -> dict[int, bytes]:
+    def named(spans: _Spans, entry: str, message: str) -> dict[int, bytes]:
         """id -> name, of a map's entries."""
         values, starts, stops, _ = pick(spans, entry)
         keys = values[:, 1].view(np.int64).tolist()

@@ -191,7 +191,7 @@ def _of_fields(process: int, fields: Sequence[str]) -> _Request:
     if len(numbers) != len(_NUMBERS):
         raise ValueError(fields)
     numbers[2] = numbers[2] or 0  # received
-    return _Request(process, name, f"s3://{unquote(path)}", *numbers, unquote(source) or None)  # type: ignore[arg-type]
+    return _Request(process, name, f"s3://{unquote(path)}", *numbers, unquote(source) or None)  # type: ignore[arg-type, call-arg]
 
 
 def _date(requests: Sequence[_Request], dates: np.ndarray) -> None:
