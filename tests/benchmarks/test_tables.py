@@ -6,7 +6,6 @@ import math
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import dxt_replay
@@ -14,8 +13,6 @@ from benchmarks import large_job, scale_table
 from benchmarks.large_job import FILES_PER_RANK, PATTERNS, even_capture, files_capture, mixed_capture, write_large_log
 from benchmarks.paper_figures import __main__ as paper
 from benchmarks.paper_figures.figures import APPLICATIONS, SCALED, SWEEPS, sweep_pages
-from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.rank_rows import read_log_rows
 from tests.places import ROOT
 
 
@@ -70,11 +67,12 @@ def test_more_ranks_take_less_time_for_the_same_data(tmp_path: Path, monkeypatch
 def test_a_large_log_has_the_segments_of_each_rank(tmp_path: Path) -> None:
     ranks, each = PATTERNS + 2, FILES_PER_RANK * 5
     assert write_large_log(tmp_path / "job.darshan", ranks * each + 3, ranks) == ranks * each
-    log = open_log(tmp_path / "job.darshan")
-    found = read_log_rows(log)
-    assert found.ranks.tolist() == list(range(ranks))
-    assert set(np.diff(found.first).tolist()) == {each}
-    assert len(log.names) == ranks * FILES_PER_RANK
+    dxt_replay.merge(tmp_path / "job.darshan", tmp_path / "job.capture")
+    ops = dxt_replay.table(dxt_replay.open_capture(tmp_path / "job.capture"), "operations")
+    reads = ops[(ops["op"] == "read") & (ops["origin"] == "traced")]
+    assert reads.groupby("rank").size().tolist() == [each] * ranks
+    assert reads.groupby("rank")["file_id"].nunique().tolist() == [FILES_PER_RANK] * ranks
+    assert reads["file_id"].nunique() == ranks * FILES_PER_RANK
 
 
 @pytest.mark.parametrize(
