@@ -18,7 +18,14 @@ from dxt_replay.traces.unseen import why_not_judged, with_unseen
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, posix_rows, write_dxt_log, write_log
 
 JOB = JobSpec(nprocs=1, start_s=1000, start_ns=0, end_s=1005, end_ns=0)
-NAMES = {1: b"/data/part", 2: b"/data/model.ckpt", 3: b"<STDOUT>", 4: b"<STDIN>"}
+NAMES = {
+    1: b"/data/part",
+    2: b"/data/model.ckpt",
+    3: b"<STDOUT>",
+    4: b"<STDIN>",
+    5: b"/r/profile/node.10.77.marks",
+    6: b"/r/profile/10.88.not_data",
+}
 
 
 def merged(
@@ -115,3 +122,16 @@ def test_a_recording_without_reads_and_writes_is_not_told_to_turn_tracing_on(
     log = write_log(tmp_path / "job.darshan", modules={"POSIX": posix}, names={1: b"/data/mapped.bin"})
     warnings = merge([log], [], tmp_path / "a.capture").info.warnings
     assert [text for text in (NOTHING, NO_DXT) if any(each.startswith(text) for each in warnings)] == [said]
+
+
+def test_what_record_itself_writes_is_no_write_of_the_job(tmp_path: Path) -> None:
+    """Its marks, of which a write is traced, and its count of what Python reads of its own."""
+    data, marks, count = (
+        DxtRecord(record_id=record, writes=[(0, size, 0.5, 0.6)]) for record, size in ((1, 100), (5, 65536), (6, 8))
+    )
+    result, capture = merged(tmp_path, [data, marks, count], [data, marks, count], [])
+    assert capture.files["path"].to_pylist() == ["/data/part"]
+    assert result.counted == {"POSIX": {"reads": 0, "writes": 1, "bytes_read": 0, "bytes_written": 100}}
+    rows = [row for batch in capture.operations() for row in batch.to_pylist()]
+    assert sum(row["length"] for row in rows) == 100
+    assert (result.info.coverage.bytes, result.info.coverage.operations) == (1.0, 1.0)
