@@ -208,7 +208,7 @@ class TracedFiles(Numbers):
 
     def table(self, *, complete: bool) -> pa.Table:
         """The files as `FILES_SCHEMA`. `complete`: whether the trace surely holds all I/O."""
-        count, counts, moved = len(self.keys), dict[str, np.ndarray](), np.zeros(len(self.keys), dtype=bool)
+        count, counts, moved = len(self.keys), dict[str, Any](), np.zeros(len(self.keys), dtype=bool)
         for prefix, counted in _COUNTED_OPS.items():
             names = [f"{prefix}_{what}" for what in (*counted, "bytes_read", "bytes_written")]
             own = [np.pad(self._counts[name], (0, count))[:count] for name in names]

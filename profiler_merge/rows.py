@@ -49,14 +49,14 @@ _EVERY = 512
 _COLUMNS = ("rank", "lane", "op", "api", "offset", "length", "start_ns", "end_ns", "origin", "open_flags")
 
 
-def rows_of(columns: Mapping[str, np.ndarray], count: int, **same: int) -> np.ndarray:
+def rows_of(columns: Mapping[str, np.ndarray | int], count: int, **same: int) -> np.ndarray:
     """`count` rows with these columns, and these values in all rows."""
     rows = np.empty(count, dtype=ROW)
     fill(rows, columns, **same)
     return rows
 
 
-def fill(rows: np.ndarray, columns: Mapping[str, np.ndarray], **same: int) -> None:
+def fill(rows: np.ndarray, columns: Mapping[str, np.ndarray | int], **same: int) -> None:
     """Give the rows these columns, and these values in all of them."""
     _words(rows)[:] = 0
     rows["other_file"] = rows["open_flags"] = -1

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dxt_replay.traces.errors import LogError, exhausted
 from dxt_replay.traces.text import without_secrets
@@ -332,10 +332,11 @@ def open_log(path: str | Path) -> DarshanLog:
     return DarshanLog(path, head, status.st_size)
 
 
-def _byte_order(head: bytes, path: Path) -> str:
+def _byte_order(head: bytes, path: Path) -> Literal["<", ">"]:
     if not head:
         raise LogError(f"{path} is empty: Darshan did not finish writing it, record the job again")
-    for byte_order in "<>":
+    orders: tuple[Literal["<", ">"], ...] = ("<", ">")
+    for byte_order in orders:
         if head[8:16] == struct.pack(byte_order + "q", _MAGIC):
             return byte_order
     if head[:2] == _GZIP or head[:3] == _BZIP2:
