@@ -23,7 +23,7 @@ from dxt_replay.profiler_merge.recorded_job import DEFAULTS, MergeOptions, Recor
 from dxt_replay.profiler_merge.rows import NO_FILE
 from dxt_replay.profiler_merge.sources import BY_KIND, reader
 from dxt_replay.traces.plain import Result, plain
-from dxt_replay.traces.schema import LANES_SCHEMA, OPS_SCHEMA, CaptureInfo, Source, table_from_columns
+from dxt_replay.traces.schema import LANES_SCHEMA, OPS_SCHEMA, CaptureInfo, RankClock, Source, table_from_columns
 from dxt_replay.traces.store.digests import digests_beside
 from dxt_replay.traces.store.writer import (
     ROW_GROUP_ROWS,
@@ -166,7 +166,7 @@ def _written(
         *((path, str(kind_of(path))) for path in given.spans),
     ]
     digest = digests_beside([path for path, _ in sources])
-    ranks, clock, lanes = {*recording.ranks, *placed.by_rank}, [], [LANES_SCHEMA.empty_table()]
+    ranks, clock, lanes = {*recording.ranks, *placed.by_rank}, list[RankClock](), [LANES_SCHEMA.empty_table()]
     waiting, count = list[dict[str, np.ndarray]](), 0
     with OpsWriter(folder) as writer:
         for rows in recording.rows(folder, job_spans):
