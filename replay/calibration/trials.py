@@ -91,7 +91,8 @@ _LEAST_ROUNDS = 3
 
 def _grid(thin: int, *, objects: bool) -> list[Probe]:
     """The probes with every `thin`-th size and number in flight: 1, 2 or 4."""
-    some, few, two = IN_FLIGHT[::thin], FEW if thin < 4 else FEW[:1], min(thin, 2)
+    some, two = IN_FLIGHT[::thin], min(thin, 2)
+    few: tuple[int, ...] = FEW if thin < 4 else FEW[:1]
     sizes = SIZES if thin == 1 else SIZES[1::thin]
     table = [
         (COLD, sizes, some),
