@@ -372,10 +372,10 @@ def _parent_of(process: ProcessFacts, candidates: Sequence[ProcessFacts]) -> Pro
         return None
     fits = [each for each in candidates if each is not process and each.runs_at(process.start_ns)]
     fits = [each for each in fits if each.log.job.uid == process.log.job.uid]
-    if process.is_spawned:
-        fits = [each for each in fits if not each.is_spawned]
-    else:
+    if process.parent_pid is not None:
         fits = [each for each in fits if each.pid == process.parent_pid]
+    else:
+        fits = [each for each in fits if not each.is_spawned]
     if len(fits) > 1:
         fits = [each for each in fits if each.host == process.host]
     return fits[0] if len(fits) == 1 else None
@@ -444,9 +444,9 @@ def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[
         raise LogError(_several_jobs(jobs, [each.log.path for each in facts]))
     (job,) = jobs
     pids = {each.pid for each in job}
-    for each in job:  # the marks of a killed process say who forked it
-        if each.is_killed and each.named_pid is not None and each.recording is not None:
-            for marks in each.recording.glob(f"profile/*.{each.named_pid}.*.marks"):
+    for each in job:  # the marks of a process that was killed, or spawned, say who started it
+        if (each.is_killed or each.is_spawned) and each.named_pid is not None and each.recording is not None:
+            for marks in each.recording.glob(f"profile/*.{each.named_pid}.*.marks*"):
                 parent = read_process(marks).parent
                 each.parent_pid = parent if parent in pids else None
     firsts = [each for each in job if each.is_first]
@@ -465,7 +465,7 @@ def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[
     firsts = firsts or [each for each in job if each.is_spawned]
     if not firsts:
         raise LogError("all logs are of forked workers: give the log of the process that forked them, too")
-    ranks = _ranks_among(firsts)
+    ranks = (_started_ranks(job) if len(firsts) == 1 else ()) or _ranks_among(firsts)
     # A program of a recording that only opened files may have read them by calls that no log shows.
     idle = [
         each
@@ -479,6 +479,19 @@ def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[
         )
     processes, notes = _under_ranks([each for each in job if each not in idle], ranks)
     return processes, [*warnings, *notes]
+
+
+def _started_ranks(job: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
+    """The processes of a recording in which one program started its ranks, as `torch.multiprocessing.spawn` does: each
+    has marks of a loop, and of its rank. In the order of the ranks; empty for fewer than two."""
+    found: dict[int, ProcessFacts] = {}
+    for each in job:
+        if each.recording is not None and each.named_pid is not None:
+            for path in each.recording.glob(f"profile/*.{each.named_pid}.*.marks*"):
+                marks = read_process(path)
+                if marks.loops and marks.rank >= 0 and found.setdefault(marks.rank, each) is not each:
+                    return ()
+    return [found[rank] for rank in sorted(found)] if len(found) > 1 else ()
 
 
 def _ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
