@@ -303,11 +303,15 @@ def _replays(
     from dxt_replay.replay.run.story import run_repeatedly
     from dxt_replay.traces.store.writer import check_capture_output
 
+    def check_outputs() -> None:
+        for path in outputs:
+            check_capture_output(path, force=force)
+
     processes = comm or connect()
     timeout_s = check_timeout(how.get("timeout_s"))
     with ExitStack() as held:
         with TimeLimit(timeout_s, processes, "opening the capture, or waiting for the other processes"):
-            first_does(processes, lambda: [check_capture_output(path, force=force) for path in outputs])
+            first_does(processes, check_outputs)
             together(processes, lambda: pacing_of(capture, how.get("pace", "timed"), how.get("speed", 1.0)))
             source = held.enter_context(opened(capture, processes, outputs[0], part=part))
             options = together(processes, lambda: run_options(source, target, force=force, **how))
