@@ -97,9 +97,16 @@ def test_without_records_equal_requests_are_chunks_and_others_compressed_ones():
     assert extents(made) == [(5000, 700), (6000, 900)]
 
 
-def test_overlap_is_no_layout():
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(5000, 700), (5100, 900), (5200, 1000), (6100, 800)],
+        [(5000, 100_000), (5100, 700)],  # neither is a chunk, also where one has nearly all bytes
+    ],
+)
+def test_overlap_is_no_layout(requests):
     with pytest.raises(NoLayoutError, match="overlap"):
-        found([(5000, 700), (5100, 900), (5200, 1000), (6100, 800)])
+        found(requests)
 
 
 def test_overlap_of_more_bytes_than_int64_holds_is_no_layout():

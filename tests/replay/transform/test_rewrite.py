@@ -12,7 +12,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from dxt_replay.traces.schema import OPS, ORIGINS, READ, WRITE, codes
 from tests import simulated_application, simulated_loader
-from tests.capture_builder import Op, Span, build_capture, lanes_table, read, write
+from tests.capture_builder import File, Op, Span, build_capture, lanes_table, read, write
 from tests.simulated_application import MS, READ_BYTES, US, Application, Storage
 from tests.simulated_loader import Loader
 
@@ -188,6 +188,10 @@ def test_changes_that_a_capture_does_not_allow_are_refused(tmp_path):
         changed(recorded(tmp_path, Application(depth=0)), prefetch=4)
     with pytest.raises(Exception, match="no training steps"):
         changed(build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=10)]), readers=2)
+    run = simulated_application.run(AHEAD, FAST)
+    hdf5 = build_capture(tmp_path, files=[File("/d/a.h5", format="hdf5"), *FILES[1:]], ops=run.ops, spans=run.spans)
+    with pytest.raises(UsageError, match="changes reads of streams, and this capture has none"):
+        changed(hdf5, transfer_size="1MiB")
 
 
 def test_data_are_compressed_once(tmp_path):
