@@ -232,7 +232,7 @@ def torch_job(tmp_path, *, loader, seed=3, steps=60, offset_ns=-7_000_000):
             now = end + 5_000
         events.append(kineto.mark(step, begin, now))
     path = kineto.write(tmp_path / "a.pt.trace.json", events)
-    return read_profile([path]), np.array(starts) + START_NS - offset_ns, np.array(ends) + START_NS - offset_ns
+    return read_profile([path]), *(np.array(times) + kineto.START_NS - offset_ns for times in (starts, ends))
 
 
 @pytest.mark.parametrize("loader", [True, False])
