@@ -16,13 +16,12 @@ from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
 from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression
 from dxt_replay.replay.regress.health import examine
 from dxt_replay.replay.regress.metrics import MeasuredRun
-from dxt_replay.replay.regress.statistics import Rule
 from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.regress import regression_sections
 from dxt_replay.replay.show.run import repeat_sections, run_sections
 from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden
-from tests.replay.regress.builder import result_of
+from tests.replay.regress.builder import result_of, run
 from tests.run_results import RUN, run_result
 
 LATE = {"p50": 1800.5, "p90": 9_230.0, "p99": 41_250.0, "max": 88_125.5}
@@ -86,62 +85,37 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "regress-too-few-pairs": {"change": 1.18, "pairs": 3},
     "regress-few-pairs": {"change": 1.18, "pairs": 6},
     "regress-stopped": {"change": 1.18, "pairs": 7, "stopped": True},
-    "regress-not-valid": {"change": 1.18, "candidate": {"resident_pct": 64.0, "failed": 3}},
+    "regress-not-valid": {"change": 1.18, "resident_pct": 64.0, "failed": 3},
 }
 """Name of a golden file -> arguments of `experiment`."""
 
 
 def measured(side: str, pair: int, factor: float, **changes: Any) -> MeasuredRun:
     elapsed_s = ELAPSED_S[pair - 1] * factor
-    fields: dict[str, Any] = {
-        "capture": None,
-        "metrics": {
-            "elapsed_s": elapsed_s,
-            "io_time_s": elapsed_s / 3,
-            "latency_mean_us": 24.5 * elapsed_s,
-            "read_latency_p50_us": 5.1 * elapsed_s,
-            "read_latency_p99_us": 700 * elapsed_s,
-            "bandwidth_mib_s": 2900 / elapsed_s,
-        },
-        "operations": 704,
-        "failed": 0,
-        "short": 0,
-        "left_out": 0,
-        "bytes_read": 131_169_920,
-        "bytes_written": 926,
-        "whole_s": elapsed_s,
-        "starved_s": 0.0,
-        "overhead_pct": 0.02,
-        "lag_us": {"p50": 1.0, "p90": 4.0, "p99": 60.0, "max": 300.0},
-        "jitter_us": RUN["jitter_us"],
-        "cache_policy": "cold",
-        "resident_pct": 0.0,
-        "stopped": False,
-    }
-    return MeasuredRun(side=side, pair=pair, **{**fields, **changes})
+    of_elapsed = {"latency_mean_us": 24.5, "read_latency_p50_us": 5.1, "read_latency_p99_us": 700}
+    metrics = {name: times * elapsed_s for name, times in of_elapsed.items()}
+    metrics |= {"elapsed_s": elapsed_s, "io_time_s": elapsed_s / 3, "bandwidth_mib_s": 2900 / elapsed_s}
+    late = {"lag_us": {"p50": 1.0, "p90": 4.0, "p99": 60.0, "max": 300.0}, "jitter_us": RUN["jitter_us"]}
+    fields = {"operations": 704, "bytes_read": 131_169_920, "bytes_written": 926, "whole_s": elapsed_s}
+    return run(side, pair, **{**metrics, **late, **fields, "overhead_pct": 0.02, **changes})
 
 
 def experiment(
-    *,
-    change: float,
-    spread: tuple[float, ...] = STEADY,
-    pairs: int = len(STEADY),
-    stopped: bool = False,
-    candidate: Mapping[str, Any] | None = None,
+    *, change: float, spread: tuple[float, ...] = STEADY, pairs: int = 12, stopped: bool = False, **candidate: Any
 ) -> Regression:
     """The result of an experiment. `candidate`: what else its runs differ in; `stopped`: within the last run."""
     runs = []
     for pair in range(1, pairs + 1):
+        times = change * spread[pair - 1]
         both = [
             measured(BASELINE, pair, 1.0),
-            measured(CANDIDATE, pair, change * spread[pair - 1], stopped=stopped and pair == pairs, **candidate or {}),
+            measured(CANDIDATE, pair, times, stopped=stopped and pair == pairs, **candidate),
         ]
         runs += both if pair % 2 else both[::-1]
-    rule = Rule()
     counted = [run for run in runs if not run.stopped]
-    obstacles, warnings = examine(counted, threshold_pct=rule.threshold_pct, closed_loop=True, direct=False)
+    obstacles, warnings = examine(counted, threshold_pct=5.0, closed_loop=True, direct=False)
     places = {"baseline": "/mnt/old/twin", "candidate": "/mnt/new/twin"}
-    return result_of(runs, rule=rule, obstacles=obstacles, warnings=warnings, **places)
+    return result_of(runs, obstacles=obstacles, warnings=warnings, **places)
 
 
 @pytest.fixture(params=[80, 120])

@@ -10,10 +10,51 @@ import pytest
 from dxt_replay.replay.show.section import WARNINGS, Column, Kind, Section, bar, in_brief, prose
 from dxt_replay.replay.show.terminal import print_sections
 
+PATH = "/scratch/" + "deep/" * 20 + "a-b-c.bin"
+WIDE = Section(
+    title="Files",
+    columns=(Column(head="file", kind=Kind.PATH), "bytes read", "I/O time, sum of all", Column(kind=Kind.BAR)),
+    rows=(
+        ("/scratch/imagenet/data/part-0004.tfrecord", "1.25 GiB", "12.345 s", "████████████"),
+        ("/b", "3 B", "1 ns", "▌"),
+    ),
+)
+NUMBERS = tuple(f"{number}.345 GiB" for number in range(12_340, 12_346))
 
-def test_sections_are_set_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections([Section(title="One", rows=(("a", "b"),)), Section(title="Two", rows=(("c",),), notes=("d",))])
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == ["One", "a  b", "", "Two", "c", "d"]
+
+@pytest.mark.parametrize(
+    ("sections", "lines"),
+    [
+        (
+            [Section(title="One", rows=(("a", "b"),)), Section(title="Two", rows=(("c",),), notes=("d",))],
+            ["One", "a  b", "", "Two", "c", "d"],
+        ),
+        # Text is no markup, and commands no terminal.
+        (
+            [Section(title="[red]a[/red]", rows=(("/evil\x1b[2J", "/odd\udcff"),), prose=True)],
+            ["[red]a[/red]", "/evil\\x1b[2J  /odd\\udcff"],
+        ),
+        # Numbers alone may make a line too long, and a path within a sentence stays whole.
+        ([Section(title="", columns=("", *"abcdef"), rows=(("x", *NUMBERS),))], ["  ".join(("x", *NUMBERS))]),
+        ([prose("", [f"the file {PATH} is damaged"])], ["the file", PATH, "is damaged"]),
+        # A warning in brief is its fact.
+        (
+            in_brief([prose("", ["The answer."]), prose(WARNINGS, [
+                "rank 0: 74 steps are inferred: their starts from the reads", "/a/b.json: 3 events left out: no JSON",
+                "rank 0: late"], brief=True)]),
+            ["The answer.", "", "warning: rank 0: 74 steps are inferred", "warning: /a/b.json: 3 events left out",
+             "and 1 more warning", "--details shows the rest."],
+        ),
+    ],
+    ids=["apart", "plain", "numbers", "path", "brief"],
+)  # fmt: skip
+def test_what_is_printed(
+    sections: list[Section], lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_sections(sections)
+    found = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert found[-len(lines) :] == lines
 
 
 @pytest.mark.parametrize(
@@ -32,21 +73,6 @@ def test_an_output_without_unicode_has_plain_bars(monkeypatch: pytest.MonkeyPatc
     assert b"############" in out.buffer.getvalue()  # type: ignore[attr-defined]
 
 
-def test_text_is_no_markup_and_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections([Section(title="[red]a[/red]", rows=(("/evil\x1b[2J", "/odd\udcff"),), prose=True)])
-    assert capsys.readouterr().out == "[red]a[/red]\n/evil\\x1b[2J  /odd\\udcff\n"
-
-
-WIDE = Section(
-    title="Files",
-    columns=(Column(head="file", kind=Kind.PATH), "bytes read", "I/O time, sum of all", Column(kind=Kind.BAR)),
-    rows=(
-        ("/scratch/imagenet/data/part-0004.tfrecord", "1.25 GiB", "12.345 s", "████████████"),
-        ("/b", "3 B", "1 ns", "▌"),
-    ),
-)
-
-
 @pytest.mark.parametrize("width", [40, 50, 60, 80, 120])
 def test_a_table_is_as_wide_as_it_may_be_and_breaks_no_number(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -58,33 +84,8 @@ def test_a_table_is_as_wide_as_it_may_be_and_breaks_no_number(
     (row,) = (line for line in lines if "part-0004" in line)
     assert "1.25 GiB" in row
     assert "12.345 s" in row
-    assert ("/scratch/imagenet/data/part-0004.tfrecord" in row) == (width >= 80)
-    assert ("…" in row) == (width < 80), "only where it has to be"
-    assert ("█" in row) == (width >= 80), "a bar goes before a name is shortened"
-
-
-def test_numbers_alone_may_make_a_line_too_long(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    numbers = tuple(f"{number}.345 GiB" for number in range(12_340, 12_346))
-    print_sections([Section(title="Many", columns=("", *"abcdef"), rows=(("x", *numbers),))])
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert all(number in last for number in numbers)
-
-
-def test_a_path_within_a_sentence_stays_whole(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    path = "/scratch/" + "deep/" * 20 + "a-b-c.bin"
-    print_sections([Section(title="Warnings", rows=((f"the file {path} is damaged",),), prose=True, notes=(path,))])
-    assert [line for line in capsys.readouterr().out.splitlines() if path in line] == [path, path]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+    whole = "/scratch/imagenet/data/part-0004.tfrecord" in row
+    assert (whole, "…" in row, "█" in row) == (width >= 80, width < 80, width >= 80), "a bar goes before a name"
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
@@ -93,28 +94,9 @@ def test_severities_and_verdicts_have_colours_on_a_terminal(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", no_color)
-    monkeypatch.setattr(sys, "stdout", Terminal())
+    printed = io.StringIO()
+    printed.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", printed)
     print_sections([Section(title="warning: slow", rows=(("timing", "fail"), ("path", "high/way")), prose=True)])
-    assert isinstance(sys.stdout, Terminal)
-    printed = sys.stdout.getvalue()
-    assert ("\x1b[1;33mwarning: slow" in printed) == coloured
-    assert ("\x1b[1;31mfail" in printed) == coloured
-    assert "\x1b[1;31mhigh/way" not in printed
-
-
-@pytest.mark.parametrize(
-    ("warning", "shown"),
-    [
-        ("4 mkdirs left out: a capture has no such operation", "4 mkdirs left out"),
-        ("rank 0: 74 steps are inferred: their starts from the reads", "rank 0: 74 steps are inferred"),
-        ("/a/b.json: 3 events left out: not valid JSON", "/a/b.json: 3 events left out"),
-        ("rank 0: late", "rank 0: late"),
-    ],
-)
-def test_a_warning_in_brief_is_its_fact(warning: str, shown: str) -> None:
-    brief = in_brief([prose("", ["The answer."]), prose(WARNINGS, [warning], brief=True)])
-    assert [row[0] for section in brief for row in section.rows] == [
-        "The answer.",
-        f"warning: {shown}",
-        "--details shows the rest.",
-    ]
+    for text, expected in (("\x1b[1;33mwarning: slow", coloured), ("\x1b[1;31mfail", coloured), ("1mhigh/way", False)):
+        assert (text in printed.getvalue()) == expected
