@@ -75,8 +75,8 @@ class Capacity(Result):
     limit_pct: accelerator utilisation that each run must reach. most: largest number of ranks to try.
     ranks: the largest number up to which every run reached `limit_pct`. interval: the bounds of `ranks`, both
     included; they differ if runs contradict each other. limited_by: STORAGE, MACHINE, NOTHING or MEMORY.
-    free_utilisation_pct: on infinitely fast storage. simulated: on a storage model, by number of ranks, if one was
-    given; `simulated_ranks` is its prediction of `ranks`. doubt: how far the replays may be believed.
+    free_utilisation_pct: on infinitely fast storage. simulated_ranks: the prediction of `ranks` by a storage model, if
+    one was given. doubt: how far the replays may be believed.
     """
 
     capture: Path
@@ -94,7 +94,6 @@ class Capacity(Result):
     doubt: Doubt = NO_DOUBT
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay capacity --json` prints."""
         return dict(plain(self))
 
 
@@ -280,7 +279,6 @@ class Measuring:
         return load, place
 
     def _measured(self, output: Path, result: RunResult, ranks: int, *, storage: bool) -> LoadRun:
-        """The figures of a run, whose capture `output` is deleted."""
         replay, tally = open_capture(output), result.tally
         (utilised, samples_per_s), loop_ns = self.loads.carried(replay, ranks), training_ns(replay.spans)
         shutil.rmtree(output, ignore_errors=True)

@@ -281,7 +281,7 @@ def figure(capture: CaptureOrPath, name: str) -> Figure:
     Raises: UsageError for another name, or when the capture has no steps or is not a replay; MissingDependencyError
     without plotly; CaptureError when the capture is damaged.
     """
-    from dxt_replay.replay.show.page.notebook import FIGURES, drawing
+    from dxt_replay.replay.show.page.chart_data import FIGURES, drawing
 
     if name not in FIGURES:
         raise UsageError(f"{name!r} is not a figure: choose {', '.join(FIGURES)}")

@@ -127,7 +127,6 @@ class Comparison(Result):
     generated: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and numbers."""
         result = dataclasses.asdict(self)
         result["similarity"]["note"] = WEAKNESS
         del result["generated"]

@@ -130,7 +130,6 @@ class Work:
         )
 
     def sequences(self) -> Sequences:
-        """The sequences added so far."""
         files, sums = self._files.sorted()
         lane_key, lanes = self._lanes.sorted()
         counts = sums[:, 4:]
@@ -198,7 +197,6 @@ class Equality(Sums):
         self._larger[kind] += larger
 
     def merge(self, later: Equality) -> None:
-        """As `Sums.merge`."""
         self._used |= later._used
         self._apart += later._apart
         self._larger += later._larger
@@ -235,7 +233,6 @@ class Equality(Sums):
 
     @property
     def _moves_left(self) -> int:
-        """Number of further places to describe; one place may have a difference in each direction."""
         return max(MAX_DIFFERENCES - len(self._in_moves), 0)
 
     def _compare_moves(self, source: Sequences, replay: Sequences) -> Iterator[tuple[int, str]]:

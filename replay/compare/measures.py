@@ -129,7 +129,6 @@ class Curves(Sums):
         add_to_curves(self._changes, BIN_NS, self._origin_ns, rows.start_ns, rows.end_ns, rows.length)
 
     def merge(self, later: Curves) -> None:
-        """As `Sums.merge`."""
         short, long = sorted((self._changes, later._changes), key=len)
         self._changes = long.copy()
         self._changes[: len(short)] += short
@@ -176,7 +175,6 @@ class Lateness(Sums):
         self.waited_ns = max(self.waited_ns, int((lag_ns - own_ns).max()))
 
     def merge(self, later: Lateness) -> None:
-        """As `Sums.merge`."""
         self.lag.merge(later.lag)
         self.own.merge(later.own)
         self.waited_ns = max(self.waited_ns, later.waited_ns)
@@ -227,7 +225,6 @@ class LaneStarts(Sums):
         self._samples.append(np.stack((lanes[sampled], rows.start_ns[sampled])))
 
     def merge(self, later: LaneStarts) -> None:
-        """As `Sums.merge`; no lane is on both sides."""
         self.gaps.merge(later.gaps)
         self._samples += later._samples
         self._merged.append(later.operations())
@@ -328,7 +325,6 @@ class Side(Sums):
         self._widen((int(rows.start_ns.min()), int(rows.start_ns.max()), int(rows.end_ns.max())))
 
     def merge(self, later: Side) -> None:
-        """As `Sums.merge`."""
         for name in self._PARTS:
             getattr(self, name).merge(getattr(later, name))
         for name in self._COUNTS:
@@ -401,7 +397,6 @@ class BothSides(Sums):
             on_rows(sum(counts[few]))
 
     def merge(self, later: BothSides) -> None:
-        """As `Sums.merge`."""
         self.recorded.merge(later.recorded)
         self.replayed.merge(later.replayed)
         self.equality.merge(later.equality)

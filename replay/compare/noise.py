@@ -66,7 +66,6 @@ class NoiseFloor(Result):
     measures: Mapping[str, float | None]
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay compare --floor A B --json` prints."""
         return {"pairs": [list(pair) for pair in self.pairs], "measures": dict(self.measures)}
 
     def allows(self, name: str, value: float | None) -> bool | None:
@@ -211,7 +210,6 @@ def check_pair(first: Capture, second: Capture) -> Relation:
 
 
 def _pace(capture: Capture) -> str | None:
-    """Pace and speed of a replay as text; None for a recording."""
     record = replay_record(capture.info, capture.path / "capture.json")
     return None if record is None else f"--pace {record.pace} --speed {record.speed:g}"
 

@@ -94,7 +94,6 @@ class Change:
 
     @classmethod
     def between(cls, source: float, replay: float) -> Change:
-        """The change between two values, each 0 or more."""
         return cls(source=source, replay=replay, ratio=replay / source if source > 0 else None)
 
     def verdict(self, threshold_pct: float) -> str:
@@ -140,7 +139,6 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether no block failed."""
         return FAIL not in (self.similarity, self.exact, self.timing)
 
 
@@ -331,7 +329,6 @@ def _basis(workload: Workload, tracer: str | None) -> list[str]:
 
 
 def _storage_sentence(storage: Storage, thresholds: Thresholds, disturbed: str | None) -> str:
-    """A sentence on the speed of the storage, with the figures."""
     if storage.verdict == UNKNOWN:
         unmeasured = "the reads and writes have no measured duration"
         return f"How fast the storage was is unknown: {'calls were in flight meanwhile' if disturbed else unmeasured}."

@@ -64,7 +64,6 @@ class MetricComparison:
         return None if detectable is None else 100 * (detectable - 1)
 
     def as_json(self) -> dict[str, Any]:
-        """The object of one metric in the JSON of `dxt-replay regress`."""
         return {
             "baseline": list(self.baseline),
             "candidate": list(self.candidate),
@@ -125,7 +124,6 @@ class Regression:
 
     @property
     def stopped(self) -> bool:
-        """Whether the experiment ended before its last run."""
         return any(run.stopped for run in self.runs)
 
     @property
@@ -139,7 +137,6 @@ class Regression:
         return self.baseline if self.against is None else f"the record {self.against.name}"
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay regress --json` prints."""
         conditions, against, options = self.conditions, self.against, self.conditions.options
         return {
             "headline": self.headline,

@@ -71,17 +71,9 @@ _SMALL_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEnvironment:
-    """The machine of process 0; empty texts and 0 for what it does not say.
-
-    host, kernel, architecture: as `uname` prints them.
-    cpu: the model of its processor.
-    cpus: processors that this process may use.
-    memory_bytes: all of its memory.
-    processes: of the replay, over all nodes.
-    limits: file of the control group -> limit that holds, the nearest one.
-    settings: name -> value of settings of the kernel that change I/O.
-    versions: package -> version; python and dxt-replay among them.
-    """
+    """The machine of process 0; empty texts and 0 for what it does not say. `cpus`: that this process may use.
+    `processes`: of the replay, over all nodes. `limits`: file of the control group -> the nearest limit that holds.
+    `settings`: of the kernel, those that change I/O. `versions`: of python, dxt-replay and packages."""
 
     host: str
     kernel: str
@@ -97,15 +89,8 @@ class MachineEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockDevice:
-    """A block device, as /sys describes it; None, or an empty text, for what the kernel does not say.
-
-    name: of the whole disk, such as nvme0n1.
-    model: what its maker calls it; of a loop device its file.
-    scheduler: the I/O scheduler in use.
-    rotational: whether it says that it has a spindle.
-    read_ahead_kib: its read-ahead, KiB.
-    queue_requests: requests that its queue holds.
-    """
+    """A whole disk, such as nvme0n1, as /sys describes it; None, or an empty text, for what the kernel does not say.
+    `model`: of a loop device its file. `queue_requests`: that its queue holds."""
 
     name: str
     model: str = ""
@@ -117,15 +102,10 @@ class BlockDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEnvironment:
-    """The file system of a target. Of an object store only `target` and `file_system`, s3, are known.
+    """The file system of a target. Of an object store only `target`, its URL, and `file_system`, s3, are known.
 
-    target: the directory, absolute; or the URL.
-    maps: `PREFIX=DIR` of real data that are read instead of the twin's.
-    file_system: its type, such as ext4; empty where it is not known.
-    mount_point, source: where it is mounted, and from what, such as /dev/sda1 or server:/export.
-    options: mount options, of the mount and of the file system, sorted.
-    read_ahead_kib: of the mount, KiB (of network file systems too).
-    device: the block device below; None where there is none.
+    `maps`: `PREFIX=DIR` of real data that are read instead of the twin's. `source`: what is mounted, such as /dev/sda1
+    or server:/export. `options`: of the mount and of the file system, sorted. `device`: None where there is none.
     """
 
     target: str

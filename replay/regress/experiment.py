@@ -80,7 +80,6 @@ class Experiment:
 
     @property
     def sides(self) -> Mapping[Side, RunOptions]:
-        """The sides that are run, by name."""
         baseline: dict[Side, RunOptions] = {} if self.baseline is None else {BASELINE: self.baseline}
         return {**baseline, CANDIDATE: self.candidate}
 

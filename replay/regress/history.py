@@ -186,7 +186,6 @@ class Series:
         return f"{said}, with {self.records[last.at].name}."
 
     def as_json(self) -> dict[str, Any]:
-        """One of `series` in the JSON of `dxt-replay history`."""
         last = self.records[-1]
         return {
             "headline": self.headline,
@@ -232,7 +231,6 @@ class History:
         return any(series.regressed for series in self.series)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay history --json` prints. The text of its rule bounds the false alarms."""
         threshold = f"{self.rule.threshold_pct:g} %"
         return {
             "headline": " ".join(series.headline for series in self.series),

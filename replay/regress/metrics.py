@@ -89,11 +89,9 @@ class MeasuredRun:
 
     @property
     def counts(self) -> bool:
-        """Whether the verdict may rest on it."""
         return bool(self.pair) and not self.stopped and self.disturbed is None
 
     def as_json(self) -> dict[str, Any]:
-        """One of `runs` in the JSON of `dxt-replay regress`."""
         found = plain(self)
         del found["bytes_read"], found["bytes_written"], found["cache_policy"], found["resident_pct"]
         del found["keeps_pages"], found["whole_s"]

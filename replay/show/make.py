@@ -49,7 +49,6 @@ CLOCKS = figures("""
 
 
 def merge_sections(merged: MergeResult) -> list[Section]:
-    """The tables of `dxt-replay merge`."""
     shown = MERGED
     if nothing_recorded(merged.info.coverage.unseen):
         shown = tuple(each for each in MERGED if each.label in ("capture", "ranks", "spans"))
@@ -139,7 +138,6 @@ RECORDED = figures("""
 
 
 def record_sections(recorded: Recorded) -> list[Section]:
-    """The tables of `dxt-replay record`, after the job's own output."""
     note = recorded.job.tracer.note
     return [
         table("Recorded", RECORDED, recorded.as_json()),
@@ -174,7 +172,6 @@ MERGED_JOBS = figures("""
 
 
 def job_sections(summaries: JobSummaries) -> list[Section]:
-    """The table of jobs of `dxt-replay summary` of several captures or logs."""
     jobs = [plain(job) for job in summaries.jobs if job.error is None]
     failed = {job.name: job.error for job in summaries.jobs if job.error is not None}
     sections = []
@@ -192,7 +189,6 @@ def job_sections(summaries: JobSummaries) -> list[Section]:
 
 
 def merged_job_sections(merged: MergedJobs) -> list[Section]:
-    """The totals and the failures of `dxt-replay merge --each`."""
     done = [job for job in merged.jobs if job.error is None]
     found = {**merged.counts, "helpers": merged.helpers}
     found |= {name: sum(getattr(job, name) for job in done) for name in ("traced", "rebuilt")}
@@ -259,7 +255,6 @@ def generate_sections(made: GeneratedCapture) -> list[Section]:
 
 
 def listing_section(workloads: Sequence[ListedWorkload]) -> Section:
-    """The shipped workloads, one row each."""
     rows: list[dict[str, Any]] = []
     for each in workloads:
         row: dict[str, Any] = {"name": each.name, "reads": each.format.replace("_", " ") or "checkpoints"}
@@ -301,7 +296,6 @@ ANONYMIZED = figures("""
 
 
 def anonymized_sections(anonymized: Anonymized) -> list[Section]:
-    """The table of `dxt-replay anonymize`."""
     kept = "the given one; a person who has it can test guesses of names"
     key = "random, not kept" if anonymized.random_key else kept
     title = f"Wrote {anonymized.path}: it keeps the sizes, times and known extensions of the job"

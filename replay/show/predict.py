@@ -74,7 +74,6 @@ SCALING = figures("""
 
 
 def simulation_sections(found: Simulated) -> list[Section]:
-    """The tables of `dxt-replay simulate`."""
     shown, predicted, storage = found.as_json(), found.prediction, found.storage
     spent, total_s = shown["time_s"], sum(shown["time_s"].values()) or 1.0
     steps = [
@@ -172,7 +171,6 @@ CHANGED = figures("""
 
 
 def transform_sections(transformed: Transformed) -> list[Section]:
-    """The tables of `dxt-replay transform`."""
     found, operations = transformed.as_json(), format_counted(transformed.after.operations, "operation")
     if transformed.same:
         done = "nothing changed, because the capture is already like this"
@@ -244,7 +242,6 @@ def _load(found: Capacity, run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def capacity_headline(found: Capacity) -> str:
-    """The answer in one sentence or two."""
     limit, most = f"{found.limit_pct:g} %", found.most
     low, high = found.interval
     carried = f"{format_counted(low, 'rank')} at {limit} utilisation"

@@ -10,6 +10,7 @@ import re
 import statistics
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.regress.metrics import METRICS
@@ -69,7 +70,6 @@ LEVELS = figures("""
 
 
 def metric_text(name: str) -> Callable[[float], str]:
-    """Writes a value of this metric with its unit."""
     return {"s": seconds, "us": microseconds, "MiB/s": mib_s}[unit_of(name)]
 
 
@@ -86,7 +86,7 @@ def regression_sections(result: Regression) -> list[Section]:
         prose(WARNINGS, notes, brief=True),
         _setting(result),
         # What a record differs in stands beside the verdict; differences of two targets are the question itself.
-        prose("Baseline -> candidate", () if result.against else result.differences, brief=True),
+        prose("Baseline -> candidate", () if result.against else result.differences),
         prose("Rule", [result.rule.text]),
     ]
     return [section for section in sections if section.rows]
@@ -147,7 +147,7 @@ def _metrics(result: Regression) -> Section:
             )
         )
     columns = ("", *SIDES, "change", f"{100 * (1 - ALPHA):g} % interval", "verdict")
-    return Section(title="Figures", columns=columns, rows=tuple(rows), notes=tuple(notes), brief=True)
+    return Section(title="Figures", columns=columns, rows=tuple(rows), notes=tuple(notes), brief=())
 
 
 def _setting(result: Regression) -> Section:
@@ -254,7 +254,6 @@ def _xml(text: str) -> str:
 
 
 def regression_markdown(result: Regression) -> str:
-    """The verdict and the figures as Markdown for a pull request."""
     verdict, *sections = regression_sections(result)
     lines = [f"**{_markdown(verdict.rows[0][0])}**", "", *(_markdown(row[0]) for row in verdict.rows[1:])]
     for section in sections:
@@ -302,7 +301,7 @@ def regress_page(result: Regression) -> str:
         "said": [row[0] for row in verdict.rows if row[0] != result.headline],
         "dots": None if metric is None else _dots(metric.baseline, metric.candidate, text, paired=not result.against),
         "tables": tables,
-        "runs": listing("", RUNS, rows),
+        "runs": listing("", [*RUNS[:3], replace(RUNS[3], label=METRICS[primary]), *RUNS[4:]], rows),
     }
     return rendered("regress.html.j2", {"schema_version": 1, **result.as_json()}, None, contents)
 

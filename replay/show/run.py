@@ -75,7 +75,6 @@ RUNS = figures("""
 
 
 def run_sections(run: RunResult) -> list[Section]:
-    """The tables of `dxt-replay run`."""
     found = run.as_json()
     times = [_percentiles(label, found[name]) for name, label in _TIMES.items() if found[name] is not None]
     by_operation = [_percentiles(name, each) for name, each in found["latency_by_operation_us"].items()]
@@ -139,7 +138,6 @@ def run_headline(run: RunResult) -> str:
 
 
 def _by_name(errors: Mapping[int, int]) -> str:
-    """Counts by errno: ` (ENOENT: 3)`."""
     return f" ({', '.join(f'{name}: {format_count(count)}' for name, count in by_error_name(errors).items())})"
 
 
@@ -181,7 +179,6 @@ def _recorded(run: RunResult) -> str:
 
 
 def repeat_sections(repeats: Repeats) -> list[Section]:
-    """The tables of `dxt-replay run --repeat N`."""
     runs, median_s = repeats.runs, repeats.elapsed_s["median"]
     rows = []
     for number, run in enumerate(runs, start=1):

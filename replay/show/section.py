@@ -85,12 +85,10 @@ class Section:
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]], brief: bool | tuple[str, ...] = False) -> Section:
-    """A table of labels and values."""
     return Section(title=title, rows=tuple(rows), prose=True, brief=brief)
 
 
 def prose(title: str, lines: Iterable[str], *, brief: bool = False) -> Section:
-    """Lines of text below a title."""
     return Section(title=title, rows=tuple((line,) for line in lines), prose=True, brief=brief)
 
 

@@ -269,7 +269,6 @@ def _unmarked(summary: Summary) -> Iterable[str]:
 
 
 def limit_text(limit: StorageLimit, *, with_compute: bool = True) -> str:
-    """A sentence on the effect of infinitely fast storage."""
     pct, now = limit.limit_pct, format_duration(limit.recorded_ns)
     least, most = limit.saved_between_ns
     if 100 * (most - least) >= limit.recorded_ns:
@@ -373,7 +372,6 @@ def _counted(interfaces: Mapping[str, InterfaceTotals], quantity: str) -> int:
 
 
 def _interfaces(summary: Summary) -> Section:
-    """Reads, writes and bytes of each interface, and the time in its calls that Darshan counted."""
     interfaces, notes = summary.interfaces, []
     if "POSIX" in interfaces and any(name in interfaces for name in ("MPIIO", "HDF5", "PNETCDF")):
         notes.append("HDF5, PnetCDF and MPI-IO requests are carried out as POSIX requests: the rows do not add up.")
@@ -451,7 +449,6 @@ def finding_blocks(found: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
 
 
 def stake_text(finding: Finding) -> str:
-    """The time that is at stake; empty where it is not known."""
     if finding.at_stake_s is None:
         return ""
     share = "" if finding.at_stake_pct is None else f", {finding.at_stake_pct:.1f} % of the {finding.at_stake_of}"

@@ -142,13 +142,6 @@ STEPS = (
 )
 """Of the table steps."""
 
-CLOCKS = (
-    _column("rank"),
-    DataColumn(head="by", value=itemgetter("method"), text=str, kind=Kind.TEXT),
-    DataColumn(head="offset", value=itemgetter("offset_ns"), text=format_duration),
-    DataColumn(head="known within", value=itemgetter("interval_ns"), text=format_duration),
-)
-
 _TITLES = {
     "overlap": "Compute and I/O by rank",
     "lanes": "Lanes",

@@ -37,7 +37,7 @@ from .replay.jobs import JobSummaries, MergedJobs, merge_each, summarise_each
 from .replay.regress.comparison import Regression
 from .replay.regress.history import History
 from .replay.run.result import Repeats, RunResult
-from .replay.show.page.notebook import FIGURES
+from .replay.show.page.chart_data import FIGURES
 from .replay.transform.rewrite import Transformed
 from .replay.verify import Verified
 from .traces.errors import (

@@ -19,6 +19,7 @@ from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.regress import regression_sections
 from dxt_replay.replay.show.run import repeat_sections, run_sections
+from dxt_replay.replay.show.section import in_brief
 from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden
 from tests.replay.regress.builder import result_of, run
@@ -156,5 +157,9 @@ def test_repeated_runs(case: str, columns: int, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_experiment(case: str, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections(regression_sections(experiment(**CASES[case])))
-    check(case, columns, capsys.readouterr().out)
+    """In brief at 80 columns, with all details at 120."""
+    sections = regression_sections(experiment(**CASES[case]))
+    print_sections(in_brief(sections) if columns == 80 else sections)
+    printed = capsys.readouterr().out
+    assert columns != 80 or len(printed.splitlines()) <= 15
+    check(case, columns, printed)

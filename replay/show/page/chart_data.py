@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB, NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_duration
 
@@ -67,6 +68,10 @@ _LOOP_ROWS = {"step": "steps", "pipeline": "input"}
 MOST_ROWS = 64
 """Most rows of a timeline. Ranks that do not fit are left out; the first rank is always there."""
 MOST_HEAT_ROWS, MOST_STEP_BARS, LAG_BINS = 64, 300, 300
+MOST_BARS = 6000
+"""Bars of a timeline in a notebook, as many as it draws at once; operations that are close together share one."""
+FIGURES = ("timeline", "bandwidth", "heat", "sizes", "steps", "lag")
+"""Names of the charts for notebooks."""
 PATH_TAIL = 70
 """The charts show so many characters of a path: its end, because the files of a data set differ there."""
 
@@ -119,7 +124,6 @@ def course_figure(course: Timeline, origin_ns: int, axis: str = "time [s]") -> F
 
 
 def heat_figure(by_rank: Timeline, origin_ns: int, axis: str = "time [s]") -> Figure:
-    """Heat maps of rank over time, one for each quantity that is known; the first is visible."""
     edges = _seconds(by_rank.edges_ns() - origin_ns)
     parts = np.array_split(np.arange(len(by_rank.ranks)), min(MOST_HEAT_ROWS, len(by_rank.ranks)))
     ends = [(by_rank.ranks[part[0]], by_rank.ranks[part[-1]]) for part in parts]
@@ -237,7 +241,6 @@ def binary(size: int) -> str:
 
 
 def steps_figure(steps: pa.Table) -> Figure:
-    """Where the time of the steps went, mean over the ranks, and above it the slowest rank and the I/O."""
     number, place = np.unique(steps["step"].to_numpy(), return_inverse=True)
     width = max(-(-len(number) // MOST_STEP_BARS), 1)
     x, group = number[::width].tolist(), place // width
@@ -380,7 +383,6 @@ def lag_course(replay: Capture) -> dict[str, np.ndarray] | None:
 def lag_figure(
     lag: Mapping[str, np.ndarray], origin_ns: int, jitter_us: Mapping[str, float] | None, axis: str = "time [s]"
 ) -> Figure:
-    """Lag of a replay over time, and the jitter of its machine."""
     x = _seconds(lag["due_ns"] - origin_ns)
     data = [
         {**_lines(name, x, _rounded(np.maximum(lag[f"{name}_us"], 1e-3)), "us", line={"color": colour, "width": 1}),
@@ -498,6 +500,30 @@ def timeline_figure(overview: Overview) -> Figure:
         },
     }  # fmt: skip
     return {"data": data, "layout": layout}
+
+
+def drawing(capture: Capture, name: str) -> Figure:
+    """One of FIGURES for plotly. Raises: UsageError when the capture has no steps or is not a replay."""
+    from dxt_replay.profiler_merge.analysis import loop, overview, queries, tables
+    from dxt_replay.profiler_merge.analysis.timeline import timeline as course
+
+    if name == "timeline":
+        return timeline_figure(overview.overview(capture, most_bars=MOST_BARS))
+    if name == "bandwidth":
+        return course_figure(course(capture, bins=overview.COURSE_BINS), 0)
+    if name == "heat":
+        return heat_figure(course(capture, bins=overview.HEAT_BINS, per_rank=True), 0)
+    if name == "sizes":
+        return sizes_figure(queries.made_by_query(capture, tables.TABLES["sizes"]))
+    if name == "steps":
+        steps = loop.overlap(capture).steps
+        if steps.num_rows:
+            return steps_figure(steps)
+        raise UsageError(f"{capture.named} has no training steps: merge it with a profile in which steps are marked")
+    lag = lag_course(capture)
+    if lag is None:
+        raise UsageError(f"{capture.named} is not a replay: only a replay has operations that were due at some time")
+    return lag_figure(lag, 0, None)
 
 
 def _seconds(times_ns: np.ndarray) -> list[float]:

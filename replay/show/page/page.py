@@ -85,7 +85,6 @@ class Side(NamedTuple):
 
     @property
     def steps(self) -> pa.Table:
-        """The steps of the capture; without rows where they are not known."""
         return self.overview.analysis.overlap.steps
 
     @property
@@ -133,7 +132,6 @@ def report_page(
 def _figures(
     sides: Sequence[Side], comparison: Comparison | None, lag: Mapping[str, np.ndarray] | None, axis: str
 ) -> dict[str, charts.Figure]:
-    """Figures by the id of their HTML element."""
     found: dict[str, dict[str, charts.Figure]] = {}
     for side in sides:
         overview, origin, limit = side.overview, side.origin_ns, side.overview.storage_limit
@@ -383,7 +381,6 @@ def _seen(overview: Overview) -> list[tuple[str, str]]:
 
 
 def _job(overview: Overview) -> list[tuple[str, str]]:
-    """The job, its file systems, and what the capture was made from."""
     info, record = overview.info, replay_record(overview.info)
     made = [str(info.made_by[name]) for name in ("program", "version", "command") if info.made_by.get(name)]
     made += [] if record is None else [f"pace {record.pace}", f"speed {record.speed:g}", f"api {record.api}"]

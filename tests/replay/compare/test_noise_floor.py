@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dxt_replay
 from dxt_replay.replay.compare.comparison import compare, noise_floor
 from dxt_replay.replay.compare.noise import check_paces, measured, worst_of
 from dxt_replay.replay.compare.verdict import Thresholds
@@ -16,145 +16,119 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture
-from tests.replay.compare.comparing import FILES, info, recorded, replay_of, replayed_ops, source_fixture, spans  # noqa: F401
+from tests.replay.compare.comparing import FILES, MS, info, recorded, replay_of, replayed_ops, source_fixture, spans  # noqa: F401
+
+Change = Callable[[list[Op]], list[Op]]
 
 
-def stretched(ops: list[Op], scale: float) -> list[Op]:
+def stretched(scale: float) -> Change:
     """The operations at times that are `scale` times as late."""
-    return [replace(op, start_ns=int(op.start_ns * scale), end_ns=int((op.end_ns or 0) * scale)) for op in ops]
+    times = lambda op: (int(op.start_ns * scale), int((op.end_ns or 0) * scale))  # noqa: E731
+    return lambda ops: [replace(op, start_ns=times(op)[0], end_ns=times(op)[1], due_ns=None) for op in ops]
 
 
-def another_run(tmp_path: Path, scale: float = 1.0, *, name: str = "again", **choices: Any) -> Capture:
-    """A second run of the application, `scale` times as long."""
-    files, ops = choices.get("files", FILES), choices.get("ops", recorded())
-    about = replace(info(), job=Job(nprocs=2, run_time_s=9))
-    return build_capture(tmp_path, files=files, ops=stretched(ops, scale), spans=spans(scale), info=about, name=name)
+def longer(by_ms: int) -> Change:
+    return lambda ops: [replace(op, end_ns=(op.end_ns or 0) + by_ms * MS) for op in ops]
 
 
-def slow_replay(tmp_path: Path, scale: float = 1.03) -> Capture:
-    ops = [replace(op, due_ns=None) for op in stretched(replayed_ops(), scale)]
-    return replay_of(tmp_path, ops, span_list=spans(scale))
+def swapped(first: int) -> Change:
+    """Two operations of a lane change places."""
 
-
-def test_a_limit_is_relaxed_to_what_two_runs_reach(source: Capture, tmp_path: Path) -> None:
-    """A replay 3 % too slow fails by the limit of 1 %, and passes where two runs are 5 % apart."""
-    replay = slow_replay(tmp_path)
-    assert compare(source, replay).verdict.timing == "fail"
-    floor = noise_floor([(source, another_run(tmp_path, 1.05))], source)
-    found = compare(source, replay, floor=floor)
-    assert (found.verdict.timing, found.passed) == ("pass", True), found.verdict.reasons
-    assert found.floor is not None
-    relaxed = {each.limit: (each.asked, each.allowed) for each in found.floor.relaxed}
-    assert relaxed["elapsed_error_pct"] == (1.0, pytest.approx(5, abs=0.1))
-    assert relaxed["drift_ppm"] == (20.0, pytest.approx(50_000, rel=0.01))
-    assert found.thresholds.elapsed_error_pct == relaxed["elapsed_error_pct"][1], "what was judged by"
-    elapsed = found.floor.measures["timing.elapsed_error_pct"]
-    assert (elapsed.value, elapsed.within) == (pytest.approx(3, abs=0.1), True)
-
-
-def test_a_replay_beyond_the_floor_fails_still_and_the_worst_of_several_pairs_counts(
-    source: Capture, tmp_path: Path
-) -> None:
-    runs = [another_run(tmp_path, scale, name=f"run{k}") for k, scale in enumerate((1.02, 1.01))]
-    floor = noise_floor([(source, run) for run in runs], source)
-    assert floor.measures == worst_of([noise_floor([(source, run)]).measures for run in runs])
-    assert len(floor.pairs) == 2
-    found = compare(source, slow_replay(tmp_path), floor=floor)
-    assert (found.verdict.timing, found.passed) == ("fail", False)
-    assert found.floor is not None
-    assert found.floor.measures["timing.elapsed_error_pct"].within is False
-    known = {"similarity.cosine": 0.9, "timing.drift_ppm": 3.0}
-    assert worst_of([known, {"similarity.cosine": 0.8, "timing.drift_ppm": None}]) == {
-        **known,
-        "similarity.cosine": 0.8,
-    }
-
-
-def test_the_similarity_is_not_asked_to_be_above_the_floor(source: Capture, tmp_path: Path) -> None:
-    longer = [replace(op, end_ns=(op.end_ns or 0) + 40_000_000) for op in recorded()]
-    floor = noise_floor([(source, another_run(tmp_path, ops=longer))], source)
-    replay = replay_of(tmp_path, [replace(op, end_ns=(op.end_ns or 0) + 10_000_000) for op in replayed_ops()])
-    strict = Thresholds(fail_under=0.99)
-    assert compare(source, replay, strict).verdict.similarity == "fail"
-    found = compare(source, replay, strict, floor=floor)
-    assert found.verdict.similarity == "pass"
-    assert found.thresholds.fail_under == floor.measures["similarity.cosine"] != 0.99
-
-
-def test_work_that_two_runs_do_in_another_order_may_come_in_another_order(source: Capture, tmp_path: Path) -> None:
-    """Two operations of a lane that change places; in the second run of the application, two others did."""
-
-    def swapped(ops: list[Op], first: int) -> list[Op]:
+    def change(ops: list[Op]) -> list[Op]:
         one, other = ops[first], ops[first + 2]
         changed = replace(one, offset=other.offset), replace(other, offset=one.offset)
         return [*ops[:first], changed[0], ops[first + 1], changed[1], *ops[first + 3 :]]
 
-    floor = noise_floor([(source, another_run(tmp_path, ops=swapped(recorded(), 0)))], source)
-    replay = replay_of(tmp_path, swapped(replayed_ops(), 6))
-    assert compare(source, replay).verdict.exact == "fail"
-    found = compare(source, replay, floor=floor)
-    assert (found.verdict.exact, found.exact.order) == ("pass", False), found.headline
+    return change
+
+
+def without(*places: int) -> Change:
+    return lambda ops: [op for place, op in enumerate(ops) if place - len(ops) not in places]
+
+
+def failed(ops: list[Op]) -> list[Op]:
+    return [*ops[:-1], replace(ops[-1], result=-5)]
+
+
+def another_run(tmp_path: Path, change: Change = lambda ops: ops, scale: float = 1.0, **choices: Any) -> Capture:
+    """A second run of the application."""
+    about = replace(info(), job=Job(nprocs=2, run_time_s=9))
+    given = {"files": FILES, "ops": change(recorded()), "spans": spans(scale), "name": "again", **choices}
+    return build_capture(tmp_path, info=about, **given)
+
+
+@pytest.mark.parametrize(
+    ("again", "change", "scale", "limits", "passes", "excused"),
+    [
+        # A replay 3 % too slow passes where two runs are 5 % apart, and fails where they are 2 % apart.
+        (stretched(1.05), stretched(1.03), (1.05, 1.03), {}, True, ()),
+        (stretched(1.02), stretched(1.03), (1.02, 1.03), {}, False, ()),
+        (longer(40), longer(10), (1, 1), {"fail_under": 0.99}, True, ()),
+        # What two runs do in another order may come in another order; operations that are left out are no noise.
+        (swapped(0), swapped(6), (1, 1), {}, True, ("order",)),
+        (swapped(0), lambda ops: [op for op in swapped(6)(ops) if op.file_id != 1], (1, 1), {}, False, ("order",)),
+        # Failed operations are never noise.
+        (without(-1, -2, -3, -4, -5), without(-1), (1, 1), {}, True, ("operations", "bytes", "order")),
+        (without(-1, -2, -3, -4, -5), failed, (1, 1), {}, False, ()),
+    ],
+)  # fmt: skip
+def test_no_limit_is_stricter_than_what_two_runs_differ_by(
+    source: Capture,
+    tmp_path: Path,
+    again: Change,
+    change: Change,
+    scale: tuple[float, float],
+    limits: Any,
+    passes: bool,
+    excused: tuple[str, ...],
+) -> None:
+    floor = noise_floor([(source, another_run(tmp_path, again, scale[0]))], source)
+    replay = replay_of(tmp_path, change(replayed_ops()), span_list=spans(scale[1]))
+    asked = Thresholds(**limits)
+    assert not compare(source, replay, asked).passed
+    found = compare(source, replay, asked, floor=floor)
+    assert found.passed is passes, found.headline
     assert found.floor is not None
-    assert found.floor.excused == ("order",)
-    assert "order differ, but no more than between two runs" in found.headline
-    both = replay_of(tmp_path / "more", [op for op in swapped(replayed_ops(), 6) if op.file_id != 1])
-    assert compare(source, both, floor=floor).verdict.exact == "fail", "operations that are left out are no noise"
-
-
-def test_failed_operations_are_never_noise(source: Capture, tmp_path: Path) -> None:
-    floor = noise_floor([(source, another_run(tmp_path, ops=recorded()[:-5]))], source)
-    ops = replayed_ops()
-    lost = replay_of(tmp_path, ops[:-1])
-    assert compare(source, lost, floor=floor).verdict.exact == "pass"
-    failed = replay_of(tmp_path / "more", [*ops[:-1], replace(ops[-1], result=-5)])
-    assert compare(source, failed, floor=floor).verdict.exact == "fail"
-
-
-def test_every_measure_stands_beside_its_floor(source: Capture, tmp_path: Path) -> None:
-    floor = noise_floor([(source, another_run(tmp_path, 1.05))], source)
-    found = compare(source, replay_of(tmp_path, replayed_ops()), floor=floor)
-    assert found.floor is not None
+    assert found.floor.excused == excused or not passes
+    for each in found.floor.relaxed:
+        assert getattr(found.thresholds, each.limit) == each.allowed != each.asked == getattr(asked, each.limit)
     assert found.floor.measures.keys() == floor.measures.keys() == measured(found).keys()
-    known = {name: each for name, each in found.floor.measures.items() if each.value is not None}
-    assert len(known) > 30
-    assert all(each.within is not None for each in known.values())
-    assert found.floor.pairs == ((str(source.path), str(tmp_path / "again.capture")),)
+    assert len([each for each in found.floor.measures.values() if each.within is not None]) > 30
+
+
+def test_the_worst_of_several_pairs_counts(source: Capture, tmp_path: Path) -> None:
+    runs = [another_run(tmp_path, stretched(scale), scale, name=f"run{scale}") for scale in (1.02, 1.01)]
+    floor = noise_floor([(source, run) for run in runs], source)
+    assert floor.measures == worst_of([noise_floor([(source, run)]).measures for run in runs])
+    assert floor.pairs == tuple((str(source.path), str(run.path)) for run in runs)
+    name, alike = "timing.drift_ppm", "similarity.cosine"
+    assert worst_of([{alike: 0.9, name: 3.0}, {alike: 0.8, name: None}]) == {alike: 0.8, name: 3.0}
+    assert floor.allows(name, None) is None
+
+
+def replays(folder: Path, source: Capture, **made: dict[str, Any]) -> list[Capture]:
+    """Replays of the source, by name, each with what it was made by."""
+    return [
+        build_capture(
+            folder, files=FILES, ops=replayed_ops(), spans=spans(), info=info(**by), name=name, replay_of=source
+        )
+        for name, by in made.items()
+    ]
 
 
 def test_two_replays_of_one_source_are_a_pair(source: Capture, tmp_path: Path) -> None:
-    one, other, third = (
-        build_capture(
-            tmp_path,
-            files=FILES,
-            ops=replayed_ops(late),
-            spans=spans(),
-            info=info(pace="timed", speed=1.0, result={"late": late}),
-            name=f"replay{late}",
-            replay_of=source,
-        )
-        for late in (20_000, 30_000, 40_000)
-    )
-    floor = noise_floor([(one, other)], source)
+    made = {name: {"pace": "timed", "speed": 1.0, "result": {"late": name}} for name in ("one", "other", "third")}
+    one, other, third = replays(tmp_path, source, **made)
     check_paces([(one, other)], third)
-    assert floor.measures["exact.operations_pct"] == 0
-    assert compare(source, third, floor=floor).passed
+    assert compare(source, third, floor=noise_floor([(one, other)], source)).passed
 
 
 def test_pairs_that_show_no_noise_of_this_job_are_refused(source: Capture, tmp_path: Path) -> None:
-    timed, fast = (
-        build_capture(
-            tmp_path,
-            files=FILES,
-            ops=replayed_ops(),
-            spans=spans(),
-            info=info(pace=pace, speed=1.0),
-            name=pace,
-            replay_of=source,
-        )
-        for pace in ("timed", "none")
-    )
+    timed, fast = replays(tmp_path, source, timed={"pace": "timed", "speed": 1.0}, none={"pace": "none", "speed": 1.0})
+    elsewhere = {"files": ("/x/a", "/x/b", "/y/c")}
     other = another_run(tmp_path, files=("/x/image.npz", "/x/list", "/y/model"), name="other")
     one_rank = build_capture(tmp_path, files=FILES, ops=[op for op in recorded() if op.rank == 0], name="one_rank")
+    half = another_run(tmp_path, lambda ops: [op for op in ops if op.start_ns < 5000 * MS], name="half", **elsewhere)
     for first, second, words in (
         (source, source, "is the same run as"),
         (source, timed, "replays"),
@@ -163,42 +137,12 @@ def test_pairs_that_show_no_noise_of_this_job_are_refused(source: Capture, tmp_p
         (source, other, "0 % of their operations on files of the same names"),
         (timed, other, "is a replay and"),
         (source, one_rank, "has 2 ranks and .* has 1 ranks"),
+        (source, half, r"6\d % of their operations"),
     ):
         with pytest.raises(UsageError, match=words):
             noise_floor([(first, second)])
-    elsewhere = another_run(tmp_path, files=("/x/a", "/x/b", "/y/c"), name="elsewhere")
-    noise_floor([(source, elsewhere)])
-    half = [op for op in recorded() if op.start_ns < 5_000_000_000]
-    shorter = another_run(tmp_path, files=("/x/a", "/x/b", "/y/c"), ops=half, name="shorter")
-    with pytest.raises(UsageError, match=r"6\d % of their operations"):
-        noise_floor([(source, shorter)])
+    noise_floor([(source, another_run(tmp_path, name="elsewhere", **elsewhere))])
     with pytest.raises(UsageError, match="of their operations"):
         noise_floor([(other, another_run(tmp_path, files=("/x/image.npz", "/x/list", "/y/model")))], source)
     with pytest.raises(UsageError, match="made alike"):
         check_paces([(timed, timed)], fast)
-
-
-@pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A capture that comes with the package, and two real replays of it, as fast as they go."""
-    folder = tmp_path_factory.mktemp("sampled")
-    sources = dxt_replay.sample("imagenet")
-    capture = folder / "run.capture"
-    dxt_replay.merge(sources.log, capture, profiles=sources.profiles)
-    (folder / "twin").mkdir(exist_ok=True)
-    dxt_replay.stage(capture, folder / "twin")
-    replays = folder / "one.capture", folder / "other.capture"
-    for replay in replays:
-        dxt_replay.run(capture, folder / "twin", replay, pace="none")
-    return capture, *replays
-
-
-def test_two_real_replays_say_how_much_is_noise(sampled: tuple[Path, Path, Path]) -> None:
-    capture, one, other = sampled
-    floor = dxt_replay.noise_floor((one, other))
-    assert floor.measures["similarity.workload_cosine"] == pytest.approx(1, abs=0.05)
-    assert {floor.measures[f"exact.{name}_pct"] for name in ("operations", "bytes", "files", "order")} == {0}
-    assert (floor.measures["storage.io_time_s"] or 0) > 0, "the time of reads is never twice the same"
-    found = dxt_replay.compare(capture, one, floor=[(one, other)])
-    assert found.passed, found.headline
-    assert found.thresholds.storage_pct == max(5.0, floor.measures["storage.io_time_s"] or 0)

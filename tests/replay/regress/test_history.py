@@ -32,10 +32,11 @@ def nights(count: int = 8, factor: float = 1.3, **changes: Any) -> list[Experime
     return made
 
 
-def stored(folder: Path, records: list[ExperimentRecord], prefix: str = "") -> Path:
+def stored(folder: Path, records: list[ExperimentRecord]) -> Path:
     """The records as files whose names do not follow the time."""
+    folder.mkdir(exist_ok=True)
     for number, one in enumerate(records):
-        (folder / f"{prefix}{9 - number % 10}{number}.json").write_bytes(one.encoded())
+        (folder / f"{9 - number % 10}{number}.json").write_bytes(one.encoded())
     return folder
 
 
@@ -99,14 +100,12 @@ def test_without_a_change_none_is_found(tmp_path: Path, count: int) -> None:
     assert found["headline"].startswith("No change of the elapsed time in ")
 
 
-def test_other_work_and_other_targets_are_series_of_their_own(tmp_path: Path) -> None:
-    stored(tmp_path, nights(3), "a")
-    stored(tmp_path, nights(3, options=replace(OPTIONS, cache="as found")), "b")
-    stored(tmp_path, nights(3, targets={"candidate": replace(TARGET, target="/other")}), "c")
-    assert [len(one["records"]) for one in dxt_replay.history(tmp_path).as_json()["series"]] == [3, 3, 3]
-
-
-def test_records_without_finished_runs_are_left_out(tmp_path: Path) -> None:
+def test_records_without_finished_runs_are_left_out_and_other_work_is_a_series_of_its_own(tmp_path: Path) -> None:
+    stored(tmp_path / "a", nights(3))
+    stored(tmp_path / "b", nights(3, options=replace(OPTIONS, cache="as found")))
+    stored(tmp_path / "c", nights(3, targets={"candidate": replace(TARGET, target="/other")}))
+    found = dxt_replay.history(*(tmp_path / name for name in "abc")).as_json()
+    assert [len(one["records"]) for one in found["series"]] == [3, 3, 3]
     stored(tmp_path, nights(3))
     for name, one in (("stopped", run("candidate", 1, elapsed_s=1.0, stopped=True)), ("empty", run("candidate", 1))):
         (tmp_path / f"{name}.json").write_bytes(record(runs=(one,)).encoded())
@@ -185,16 +184,12 @@ def test_changes_are_found_where_they_are(steps: dict[int, float], found: list[i
     assert [at for at, _ in change_points(samples(rng, levels, 0.02), MARGIN, ALPHA)] == found
 
 
-def test_a_thousand_records() -> None:
+def test_a_thousand_records_and_few() -> None:
+    assert change_points([], MARGIN, ALPHA) == change_points([np.zeros(5)], MARGIN, ALPHA) == []
+    rng = np.random.default_rng(2)
+    series = [rng.normal(0, 0.01, size) for size in (10, 0, 3, 12)] + [rng.normal(0.5, 0.01, 10)]
+    assert [at for at, _ in change_points(series, MARGIN, ALPHA)] == [4]
     rng = np.random.default_rng(1)
     levels = np.where(np.arange(1000) < 700, 0.0, 0.2)
     levels[300] = 0.4
     assert [at for at, _ in change_points(samples(rng, levels, 0.03), MARGIN, ALPHA)] == [300, 301, 700]
-
-
-def test_unequal_and_empty_samples() -> None:
-    assert change_points([], MARGIN, ALPHA) == []
-    assert change_points([np.zeros(5)], MARGIN, ALPHA) == []
-    rng = np.random.default_rng(2)
-    series = [rng.normal(0, 0.01, size) for size in (10, 0, 3, 12)] + [rng.normal(0.5, 0.01, 10)]
-    assert [at for at, _ in change_points(series, MARGIN, ALPHA)] == [4]

@@ -166,7 +166,9 @@ def test_the_page_has_verdicts_a_dot_for_each_run_and_all_figures_and_runs_nothi
     joined = [line for line in elements.of("line") if line["class"] == "pair"]
     assert [pair["x1"] for pair in joined] == [dot["x1"] for dot in dots[: len(BEFORE)]]
     times = {seconds(value) for value in (*BEFORE, *AFTER)}
-    assert {"/mnt/old", "/mnt/new", "steps, speed 1", "elapsed time *", "warm-up", *times} <= set(elements.cells)
+    assert {"/mnt/old", "/mnt/new", "steps, speed 1", "elapsed time *", "elapsed time", "warm-up", *times} <= set(
+        elements.cells
+    )
     assert carried(page, "summary") == {"schema_version": 1, **result.as_json()}
     assert not [attributes for _, attributes in elements.tags if "src" in attributes]
     assert [script["type"] for script in elements.of("script")] == ["application/json"]

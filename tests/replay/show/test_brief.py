@@ -25,7 +25,6 @@ JOBS = {
     "torch_mmap": ([DATA / "captures/torch_mmap/mmap/logs"], [DATA / "captures/torch_mmap/mmap/profile"]),
     "workers": ([DATA / "jobs/workers"], []),
     "counters": ([DATA / "jobs/counters/hdf5_file_opens_only.darshan"], []),
-    "mpiio": ([DATA / "jobs/mpiio/ior_hdf5_example.darshan"], []),
     "strace": ([DATA / "other-sources/strace/one.strace.gz"], []),
     "dftracer": ([DATA / "jobs/dftracer"], []),
 }

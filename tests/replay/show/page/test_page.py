@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.analysis.bars import MOST_BARS as BARS
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.compare.comparison import compare
-from dxt_replay.replay.show.page.chart_data import lag_course, size_label, timeline
+from dxt_replay.replay.show.page.chart_data import lag_course, timeline
 from dxt_replay.replay.show.page.page import TABLE_ROWS, report_page
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.samples import sample
@@ -123,14 +123,6 @@ def test_plotly_accepts_the_figures_and_every_axis_says_what_it_is(drawn: tuple)
         assert all(axis["title"]["text"] for name, axis in figure["layout"].items() if name[:5] in ("xaxis", "yaxis"))
 
 
-@pytest.mark.parametrize(
-    ("least", "most", "label"),
-    [(0, 0, "0 B"), (4096, 8191, "4–8 KiB"), (512, 1023, "512 B–1 KiB"), (1 << 19, (1 << 20) - 1, "512 KiB–1 MiB")],
-)
-def test_sizes_have_binary_units(least: int, most: int, label: str) -> None:
-    assert size_label(least, most) == label
-
-
 def test_two_runs_begin_at_their_first_step(tmp_path: Path) -> None:
     source, replay = training(tmp_path, "source"), training(tmp_path, "again", delay_ns=3_000, due=True)
     page = report_page(overview(source), overview(replay), compare(source, replay), lag_course(replay))
@@ -153,7 +145,9 @@ def test_two_runs_begin_at_their_first_step(tmp_path: Path) -> None:
     }
 
 
-def test_a_capture_without_anything_has_a_small_page(tmp_path: Path) -> None:
+def test_a_capture_without_anything_and_a_window_have_pages(tmp_path: Path) -> None:
+    window = overview(part_of(training(tmp_path), Part(from_ns=150 * MS, until_ns=200 * MS)))
+    assert carried(report_page(window), "data")["whole"] == [150 * MS, 200 * MS], "in its own times"
     page = page_of(build_capture(tmp_path))[1]
     elements = Elements(page)
     assert elements.open == []
@@ -182,11 +176,6 @@ def test_rows_of_the_timeline(tmp_path: Path) -> None:
     assert line["rows"] == ["r0 steps", "r0 loop", "r0 lane 0", "r0 lane 1 (worker)"]
     assert line["lanes"] == [False, False, True, True]
     assert {track["row"] for track in line["tracks"] if track["kind"] == "evaluation"} == {1}
-
-
-def test_a_window_is_shown_in_its_own_times(tmp_path: Path) -> None:
-    found = overview(part_of(training(tmp_path), Part(from_ns=150 * MS, until_ns=200 * MS)))
-    assert carried(report_page(found), "data")["whole"] == [150 * MS, 200 * MS]
 
 
 def test_a_timeline_of_many_ranks_says_what_it_leaves_out(tmp_path: Path) -> None:
@@ -236,19 +225,21 @@ def random_capture(folder: Path, *, ranks: int, lanes: int, per_rank: int) -> Ca
     with OpsWriter(path) as writer:
         for rank in range(ranks):
             start = np.cumsum(random.exponential(200_000, per_rank).astype(np.int64))
-            columns = {
-                "rank": np.full(per_rank, rank, dtype=np.int32),
-                "lane": (np.arange(per_rank) % lanes).astype(np.int32),
-                "op": np.full(per_rank, READ, dtype=np.int8),
-                "api": np.zeros(per_rank, dtype=np.int8),
-                "file_id": random.integers(0, 100, per_rank).astype(np.int32),
+            given = {
+                "rank": np.full(per_rank, rank),
+                "lane": np.arange(per_rank) % lanes,
+                "op": np.full(per_rank, READ),
+                "file_id": random.integers(0, 100, per_rank),
                 "offset": random.integers(0, 1 << 30, per_rank),
                 "length": random.integers(1, 1 << 20, per_rank),
                 "start_ns": start,
-                "end_ns": start + random.lognormal(10.5, 1.2, per_rank).astype(np.int64),
-                "step": np.full(per_rank, -1, dtype=np.int32),
-                "origin": np.zeros(per_rank, dtype=np.int8),
+                "end_ns": start + random.lognormal(10.5, 1.2, per_rank),
+                "step": np.full(per_rank, -1),
+                **{name: np.zeros(per_rank) for name in ("api", "origin")},
             }
+            kinds = {"rank": np.int32, "lane": np.int32, "file_id": np.int32, "step": np.int32}
+            kinds |= dict.fromkeys(("op", "api", "origin"), np.int8)
+            columns = {name: values.astype(kinds.get(name, np.int64)) for name, values in given.items()}
             writer.write(table_from_columns(columns, OPS_SCHEMA))
     write_files(path, files_table([File(f"/data/{number:05}", size=1 << 31) for number in range(100)], []))
     write_spans(path, spans_table([]))
