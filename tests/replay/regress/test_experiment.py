@@ -1,4 +1,4 @@
-"""Real runs, small and few: what is run, in which order, what is left behind."""
+"""Real runs, small and few: what is run, in which order, what is left behind, and what is measured of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
 from dxt_replay.replay.ranks.mpi import Solo
-from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression
 from dxt_replay.replay.regress.experiment import (
     Experiment,
     check_room,
@@ -23,7 +23,6 @@ from dxt_replay.replay.regress.experiment import (
     schedule,
 )
 from dxt_replay.replay.regress.metrics import METRICS, measure, primary_metric
-from dxt_replay.replay.regress.statistics import Verdict
 from dxt_replay.replay.run.feeder import Progress
 from dxt_replay.replay.run.result import Tally
 from dxt_replay.replay.target.posix import PosixTarget
@@ -42,26 +41,20 @@ def source_of(folder: Path) -> Capture:
     return build_capture(folder, ops=[*ops, write(1, start_ns=90_000, length=500)], files=["/a", "/out"], name="s")
 
 
-def experiment(folder: Path, baseline: str = "old", candidate: str = "new", **choices: Any) -> Experiment:
-    pacing = Pacing(pace=choices.pop("pace", Pace.NONE))
-    for place in (baseline, candidate):
+def experiment(
+    folder: Path, candidate: str = "new", *, pace: Pace = Pace.NONE, cold: bool = True, **choices: Any
+) -> Experiment:
+    sides = {}
+    for name, place in (("baseline", "old"), ("candidate", candidate)):
         (folder / place).mkdir(exist_ok=True)
-    sides = {
-        name: RunOptions(target=folder / place, pacing=pacing, cold=choices.get("cold", True))
-        for name, place in (("baseline", baseline), ("candidate", candidate))
-    }
-    choices.pop("cold", None)
+        sides[name] = RunOptions(target=folder / place, pacing=Pacing(pace=pace), cold=cold)
     return Experiment(**{**sides, "repeats": 2, **choices})
 
 
-def staged(source: Capture, chosen: Experiment) -> None:
+def ran(source: Capture, chosen: Experiment, comm: Solo | None = None, **choices: Any) -> Regression:
     for plan in plan_staging(source, chosen):
         stage(plan)
-
-
-def ran(source: Capture, chosen: Experiment, **choices: Any) -> Any:
-    staged(source, chosen)
-    found = run_experiment(source, chosen, Solo(), **choices)
+    found = run_experiment(source, chosen, comm or Solo(), **choices)
     assert found is not None
     return found
 
@@ -70,54 +63,38 @@ def ran(source: Capture, chosen: Experiment, **choices: Any) -> Any:
 def test_both_sides_run_in_every_pair_and_are_first_equally_often(repeats: int) -> None:
     order = schedule(repeats)
     assert order[:2] == [(0, BASELINE), (0, CANDIDATE)]
-    counted = order[2:]
-    assert [pair for pair, _ in counted] == [pair for pair in range(1, repeats + 1) for _ in (0, 1)]
-    assert all({counted[i][1], counted[i + 1][1]} == {BASELINE, CANDIDATE} for i in range(0, len(counted), 2))
-    first = Counter(side for _, side in counted[::2])
+    assert [pair for pair, _ in order[2:]] == [pair for pair in range(1, repeats + 1) for _ in (0, 1)]
+    assert all({order[i][1], order[i + 1][1]} == {BASELINE, CANDIDATE} for i in range(0, len(order), 2))
+    first = Counter(side for _, side in order[2::2])
     assert abs(first[BASELINE] - first[CANDIDATE]) <= repeats % 2
+    assert schedule(repeats, (CANDIDATE,)) == [(pair, CANDIDATE) for pair in range(repeats + 1)]
 
 
-def test_an_experiment_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    source = source_of(tmp_path)
-    labels: list[str] = []
+def test_an_experiment_leaves_nothing_behind_but_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    source, labels = source_of(tmp_path), list[str]()
+    with pytest.raises(TargetError, match="dxt-replay stage"):
+        run_experiment(source, experiment(tmp_path), Solo())
     found = ran(source, experiment(tmp_path), report=lambda label, progress: labels.append(label))
-    assert not list(scratch.iterdir())
+    assert not list((tmp_path / "scratch").iterdir())
     assert [(run.pair, run.side) for run in found.runs] == schedule(2)
-    assert found.verdict is Verdict.INCONCLUSIVE  # two pairs show nothing
-    assert found.primary == "elapsed_s"
+    assert (found.verdict.value, found.primary) == ("inconclusive", "elapsed_s"), "two pairs show nothing"
     assert all(run.operations == 21 and run.capture is None for run in found.runs)
     assert all(value > 0 for value in found.metrics["elapsed_s"].baseline)
     assert list(dict.fromkeys(labels))[:2] == ["run 1 of 6, baseline", "run 2 of 6, candidate"]
-
-
-def test_replays_are_kept_where_it_is_wished(tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    found = ran(source_of(tmp_path), experiment(tmp_path, keep=tmp_path / "kept/runs", repeats=1))
-    names = sorted(path.name for path in (tmp_path / "kept/runs").iterdir())
-    assert names == [
-        "pair-001-baseline.capture",
-        "pair-001-candidate.capture",
-        "warmup-001-baseline.capture",
-        "warmup-002-candidate.capture",
-    ]
-    for run in found.runs:
-        assert open_capture(run.capture).operation_count() == 21
-    targets = {run.side: open_capture(run.capture).info.made_by["result"] for run in found.runs}
-    assert set(targets) == {BASELINE, CANDIDATE}
+    kept = ran(source, experiment(tmp_path, keep=tmp_path / "runs", repeats=1))
+    names = [f"{pair}-{side}.capture" for pair in ("pair-001", "warmup-001") for side in ("baseline", "candidate")]
+    names[-1] = "warmup-002-candidate.capture"
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == names
+    assert {open_capture(run.capture).operation_count() for run in kept.runs if run.capture} == {21}
 
 
 def test_a_target_compared_with_itself_is_staged_once(tmp_path: Path) -> None:
-    source = source_of(tmp_path)
-    same = experiment(tmp_path, "twin", "twin", repeats=1)
+    source, same = source_of(tmp_path), experiment(tmp_path, "old", repeats=1)
     assert len(plan_staging(source, same)) == 1
-    found = ran(source, same)
-    assert len(found.runs) == 4
-    assert found.headline.startswith("No verdict, inconclusive") or "this is noise" in found.headline
-    assert plan_staging(source, same) == []
-    (plan,) = plan_staging(source, experiment(tmp_path, "twin"))
+    assert (len(ran(source, same).runs), plan_staging(source, same)) == (4, [])
+    (plan,) = plan_staging(source, experiment(tmp_path))
     assert plan.target == (tmp_path / "new").resolve(), "the other one is staged"
 
 
@@ -126,10 +103,7 @@ def test_a_target_compared_with_itself_is_staged_once(tmp_path: Path) -> None:
     [
         ({"baseline": None}, "a baseline or with a record"),
         ({"candidate": RunOptions(target="s3://b/t", pacing=Pacing(pace=Pace.NONE))}, "the other an object store"),
-        (
-            {"candidate": RunOptions(target=Path("n"), pacing=Pacing(pace=Pace.THINK))},
-            "differ in target and maps alone",
-        ),
+        ({"candidate": RunOptions(target=Path("n"), pacing=Pacing(pace=Pace.THINK))}, "differ in target and maps"),
     ],
 )
 def test_sides_that_cannot_be_compared_are_refused(tmp_path: Path, changes: Any, words: str) -> None:
@@ -148,14 +122,10 @@ def test_two_targets_of_one_file_system_must_fit_together(tmp_path: Path) -> Non
     assert not list((tmp_path / "old").iterdir())
 
 
-def test_without_staging_a_target_that_lacks_the_twin_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="dxt-replay stage"):
-        run_experiment(source_of(tmp_path), experiment(tmp_path), Solo())
-
-
 def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path) -> None:
     source, chosen = source_of(tmp_path), experiment(tmp_path, repeats=6)
-    staged(source, chosen)
+    for plan in plan_staging(source, chosen):
+        stage(plan)
     blocked = tmp_path / "new/dxt-replay-twin/out"
 
     class Blocking(Solo):
@@ -168,32 +138,30 @@ def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path) -> None:
     found = run_experiment(source, chosen, Blocking())
     assert found is not None
     assert [run.failed for run in found.runs if run.side == CANDIDATE] == [1] * 7
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert "not valid" in found.reason
+    assert (found.verdict.value, "not valid" in found.reason) == ("inconclusive", True)
     assert any("failed operations from 0 to 1" in text for text in found.obstacles)
 
 
 def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
     ops = [read(0, start_ns=at, length=9) for at in (0, 60 * 10**9)]
     source = build_capture(tmp_path, ops=ops, files=["/a"], name="s")
-    chosen = experiment(tmp_path, pace=Pace.TIMED)
 
     def interrupt(label: str, progress: Progress) -> None:
         if progress.done:
             signal.raise_signal(signal.SIGTERM)
 
-    found = ran(source, chosen, report=interrupt)
+    found = ran(source, experiment(tmp_path, pace=Pace.TIMED), report=interrupt)
     assert [run.stopped for run in found.runs] == [True]
-    assert found.as_json()["stopped"] is True
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert (found.as_json()["stopped"], found.verdict.value) == (True, "inconclusive")
 
 
 def test_the_storage_comes_to_rest_before_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written to a target during a run is on its disk when the next run begins."""
-    source, chosen, order = source_of(tmp_path), experiment(tmp_path, cold=False), []
-    staged(source, chosen)
+    source, chosen, order = source_of(tmp_path), experiment(tmp_path, cold=False), list[str]()
+    for plan in plan_staging(source, chosen):
+        stage(plan)
     monkeypatch.setattr(PosixTarget, "sync", lambda target: order.append("sync"))
-    ran(source, chosen, report=lambda label, progress: order.append(label[:5]))
+    run_experiment(source, chosen, Solo(), lambda label, progress: order.append(label[:5]))
     shown = [label for before, label in zip([None, *order], order, strict=False) if label == "sync" or label != before]
     assert shown == [label for number in range(1, 7) for label in ("sync", "sync", f"run {number}")]
 
@@ -218,36 +186,33 @@ def replayed(folder: Path) -> Capture:
     return build_capture(folder, ops=ops, files=["/a"], spans=spans)
 
 
-def tally() -> Tally:
+def test_the_metrics_of_a_run(tmp_path: Path) -> None:
     times = Distribution.of(np.array([2, 4, 3, 4, 4, 5]) * MS)
-    return Tally(operations=6, last_end_ns=26 * MS, latency_ns=times, response_ns=times + times)
-
-
-def test_the_metrics_of_a_run_with_steps(tmp_path: Path) -> None:
-    found = measure(replayed(tmp_path), tally(), training=True)
-    assert found == {
-        "elapsed_s": pytest.approx(0.045),
-        "total_s": pytest.approx(0.050),
-        "io_time_s": pytest.approx((0.002 + 0.005 + 0.005) / 2),
-        "metadata_time_s": pytest.approx(0.006 / 2),
-        "input_wait_per_step_s": pytest.approx(0.006 / 3),
-        "latency_mean_us": pytest.approx(22_000 / 6),
-        "response_mean_us": pytest.approx(22_000 / 6),
-        "read_latency_p50_us": pytest.approx(4_000),
-        "read_latency_p99_us": pytest.approx(4_980),
-        "write_latency_p50_us": pytest.approx(3_000),
-        "write_latency_p99_us": pytest.approx(3_000),
-        "bandwidth_mib_s": pytest.approx(4 / 0.007),
+    tally = Tally(operations=6, last_end_ns=26 * MS, latency_ns=times, response_ns=times + times)
+    found = measure(replayed(tmp_path), tally, training=True)
+    expected = {
+        "elapsed_s": 0.045,
+        "total_s": 0.050,
+        "io_time_s": (0.002 + 0.005 + 0.005) / 2,
+        "metadata_time_s": 0.006 / 2,
+        "input_wait_per_step_s": 0.006 / 3,
+        "latency_mean_us": 22_000 / 6,
+        "response_mean_us": 22_000 / 6,
+        "read_latency_p50_us": 4_000,
+        "read_latency_p99_us": 4_980,
+        "write_latency_p50_us": 3_000,
+        "write_latency_p99_us": 3_000,
+        "bandwidth_mib_s": 4 / 0.007,
     }
+    assert found == pytest.approx(expected)
     assert list(found) == list(METRICS)
-
-
-def test_what_a_run_did_none_of_is_no_metric(tmp_path: Path) -> None:
-    only_read = build_capture(tmp_path, ops=[read(0, start_ns=0, end_ns=MS, length=9)], files=["/a"])
-    found = measure(only_read, tally(), training=True)
-    assert not {"write_latency_p50_us", "metadata_time_s", "total_s"} & found.keys()
-    idle = measure(build_capture(tmp_path, ops=[], files=["/a"], name="idle"), Tally(), training=False)
-    assert idle == {}
+    whole = measure(replayed(tmp_path / "whole"), tally, training=False)
+    assert whole["elapsed_s"] == pytest.approx(0.026), "without steps it ends with its last operation"
+    assert not {"total_s", "input_wait_per_step_s"} & whole.keys()
+    only_read = build_capture(tmp_path, ops=[read(0, start_ns=0, end_ns=MS, length=9)], files=["/a"], name="read")
+    none = {"write_latency_p50_us", "metadata_time_s", "total_s"} & measure(only_read, tally, training=True).keys()
+    assert not none, "what a run did none of is no metric"
+    assert measure(build_capture(tmp_path, ops=[], files=["/a"], name="idle"), Tally(), training=False) == {}
 
 
 @pytest.mark.parametrize(
@@ -265,5 +230,4 @@ def test_what_decides(tmp_path: Path, pace: Pace, before: int, metric: str) -> N
     ops = [read(0, start_ns=i * MS, end_ns=i * MS + 1, length=100) for i in range(10)]
     source = build_capture(tmp_path, ops=ops, files=["/a"], spans=[Span("step", before * MS, 30 * MS, step=0)])
     assert primary_metric(source, pace) == metric
-    assert default_pace(source) is Pace.STEPS
-    assert default_pace(source_of(tmp_path / "plain")) is Pace.THINK
+    assert (default_pace(source), default_pace(source_of(tmp_path / "plain"))) == (Pace.STEPS, Pace.THINK)
