@@ -21,7 +21,7 @@ from mypy.main import process_options
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES
 from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
 from dxt_replay.replay.show import compare, make, predict, run, summary
-from dxt_replay.replay.show.figures import Figure, described
+from dxt_replay.replay.show.section import Figure, described
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "src" / "dxt_replay" / "schemas"

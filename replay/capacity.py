@@ -42,13 +42,7 @@ unknown, because files were in memory before a run."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun:
-    """One replay with a number of ranks.
-
-    utilisation_pct: accelerator utilisation, for a benchmark by its own rule. training_s: of the training loop.
-    samples_per_s: of all ranks, of a benchmark by its own rule; None where the batch size is not known.
-    mib_s: bytes read and written, over the whole replay. latency_us: of all operations, by percentile.
-    processors_pct: share of the machine's processor time that the replay took. storage: False for a run without I/O.
-    """
+    """One replay with a number of ranks; `schemas/capacity.json` explains it."""
 
     ranks: int
     utilisation_pct: float
@@ -70,14 +64,8 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity(Result):
-    """The number of ranks that keep their accelerators busy on a storage.
-
-    limit_pct: accelerator utilisation that each run must reach. most: largest number of ranks to try.
-    ranks: the largest number up to which every run reached `limit_pct`. interval: the bounds of `ranks`, both
-    included; they differ if runs contradict each other. limited_by: STORAGE, MACHINE, NOTHING or MEMORY.
-    free_utilisation_pct: on infinitely fast storage. simulated_ranks: the prediction of `ranks` by a storage model, if
-    one was given. doubt: how far the replays may be believed.
-    """
+    """The number of ranks that keep their accelerators busy on a storage; `schemas/capacity.json` explains it.
+    `limited_by`: STORAGE, MACHINE, NOTHING or MEMORY."""
 
     capture: Path
     target: str | Path

@@ -95,16 +95,10 @@ class CurveDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Result):
-    """All that `dxt-replay compare` reports; field names are the JSON keys.
+    """All that `dxt-replay compare` reports; field names are the JSON keys, which `schemas/compare.json` explains.
 
-    `headline`: the result in plain sentences.
-    `training`: duration of training in both, if the replay waits as training does; else None.
-    `relation`: whether one capture replays the other.
-    `workload`: the result that the replayer is responsible for.
-    `storage`: the measured result, which never fails a replay.
-    `thresholds`: the applied limits, including those that the noise floor relaxed.
-    `generated`: as of `traces.records`, of the source; not in the JSON.
-    `floor`: every measure beside the noise of two runs of the job; None without a noise floor.
+    `thresholds`: with those that the noise floor relaxed. `generated`: as of `traces.records`, of the source; not in
+    the JSON.
     """
 
     headline: str

@@ -56,11 +56,8 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseFloor(Result):
-    """The worst value of each measure over pairs of runs of one job.
-
-    pairs: the names of the captures of each pair.
-    measures: name -> value, None where no pair has one; names and units are those of `measured`.
-    """
+    """The worst value of each measure over pairs of runs of one job; None where no pair has one. Names and units are
+    those of `measured`."""
 
     pairs: tuple[tuple[str, str], ...]
     measures: Mapping[str, float | None]
@@ -99,7 +96,7 @@ class NoiseFloor(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureBesideFloor:
-    """One measure of a comparison: its `value`, the `floor`, and whether the value is `within` it; None: not known."""
+    """One measure of a comparison; None: not known."""
 
     value: float | None
     floor: float | None
@@ -108,13 +105,7 @@ class MeasureBesideFloor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorResult:
-    """Effect of a noise floor on a comparison.
-
-    pairs: of `NoiseFloor`.
-    measures: name -> the measure beside its floor.
-    relaxed: the limits that the floor relaxed.
-    excused: those of operations, bytes, files and order that differ no more than between two runs.
-    """
+    """Effect of a noise floor on a comparison; `schemas/compare.json` explains it."""
 
     pairs: tuple[tuple[str, str], ...]
     measures: Mapping[str, MeasureBesideFloor]

@@ -44,11 +44,9 @@ class Timing:
     """Times of both sides; None where unknown.
 
     `source_elapsed_s`, `replay_elapsed_s`: from the begin of the first event to the end of the last. If the recorded
-        times are kept, the last read or write counts only to its begin: its duration belongs to the storage.
-    `elapsed_error_pct`: of the replay against source / speed; None where the source's elapsed time is 0.
-    `drift_interval_ppm`: the 95 % interval of the drift.
-    `lag_us`: percentiles of begin - due in the replay.
-    `jitter_us`: percentiles of the lag that the machine itself causes.
+    times are kept, the last read or write counts only to its begin: its duration belongs to the storage.
+    `elapsed_error_pct`: of the replay against source / speed. `lag_us`: of begin - due in the replay; `jitter_us`: that
+    the machine itself causes.
     """
 
     source_elapsed_s: float

@@ -30,12 +30,10 @@ _OPTIONS = {"fail_under": "--fail-under", "elapsed_error_pct": "--max-elapsed-er
 class Thresholds:
     """The limits of a comparison.
 
-    `similarity`: least cosine of the workload's seven factors.
-    `fail_under`: least cosine of all ten factors, three of which the storage decides; None to leave it unjudged.
-    `elapsed_error_pct`: largest error, +-, of a timed replay's elapsed time; also the largest lag of the slowest
-    hundredth of its operations, in per cent of the run.
-    `drift_ppm`: largest drift, +-, of a timed replay.
-    `storage_pct`: smallest change of the I/O time that is called faster or slower.
+    `similarity`, `fail_under`: least cosine of the workload's seven factors, and of all ten, three of which the storage
+    decides. `elapsed_error_pct`: largest error, +-, of a timed replay's elapsed time; also the largest lag of the
+    slowest hundredth of its operations, in per cent of the run. `drift_ppm`: largest drift, +-. `storage_pct`: smallest
+    change of the I/O time that is called faster or slower.
 
     Raises: UsageError for a limit that no comparison could have, such as nan.
     """
@@ -60,17 +58,8 @@ THRESHOLDS = Thresholds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The result that the replayer is responsible for.
-
-    `verdict`: pass, fail or skipped (two different runs).
-    `operations`, `bytes`: by side, `source` and `replay`.
-    `reconstructed`: of the source, `operations` and `bytes` of reads and writes that were rebuilt from counters, and
-    `pct`, the larger share of both, in per cent.
-    `extended_steps_pct`: share of the source's training steps that no profile shows, in per cent.
-    `lag_p99_us`: how late the slowest hundredth began; None where nothing was due.
-    `own_lag_p99_us`: the part of that lag that was not waiting for the operation before on the same thread.
-    `allowed_lag_us`: the largest own lag that counts as on time on this machine.
-    """
+    """The result that the replayer is responsible for; `schemas/compare.json` explains it. `verdict`: pass, fail or
+    skipped (two different runs)."""
 
     verdict: str
     pace: str | None
@@ -107,16 +96,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """The performance of the storage with the same operations.
-
-    `verdict`: faster, slower, same (within the threshold) or unknown (no I/O time recorded), by `io_time_s`.
-    `io_time_s`: time in reads and writes per rank, parallel threads added.
-    `latency_p50_us`, `latency_p99_us`: duration of one read or write.
-    `bandwidth_mib_s`: while any rank had an operation in flight.
-    `elapsed_s`: first to last event; None where the pace decides it and not the storage.
-    `resident_before_pct`: data in the page cache before the replay; for the recorded run it is not known.
-    `from_page_cache`: whether reads of the replay may have come from it.
-    """
+    """The performance of the storage with the same operations; `schemas/compare.json` explains it. `verdict`: faster,
+    slower, same (within the threshold) or unknown (no I/O time recorded), by `io_time_s`. `elapsed_s`: None where
+    the pace decides it and not the storage."""
 
     verdict: str
     io_time_s: Change

@@ -82,15 +82,10 @@ class MetricComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """The result of an experiment.
+    """The result of an experiment; `schemas/regress.json` explains the keys of its JSON.
 
-    `headline`: the verdict in one sentence, on what the application notices.
-    `storage`: a sentence on what the storage itself did; empty where that decides already.
-    `secondary_pairs_needed`: the fewest pairs that could judge the other metrics; None where there were as many.
-    `runs`: in their order, after those of a record. `obstacles`, `warnings`: see `replay.regress.health`.
-    `conditions`: the record of the experiment, without its runs; `against`: the record whose runs are the baseline,
-    None for pairs; `differences`: how the environment of the candidate differs from that of the baseline.
-    `capture`, `baseline`, `candidate`: paths as they were given. `same_place`: whether both sides are one directory.
+    `runs`: in their order, after those of a record. `conditions`: the record of the experiment, without its runs;
+    `against`: the record whose runs are the baseline, None for pairs. `capture`, `baseline`, `candidate`: as given.
     """
 
     headline: str

@@ -1,10 +1,9 @@
 """The history of experiments: records of the same work on the same target in order of time, and where they changed.
 
-Runs of one session resemble each other more than runs of two, so that a test of the runs for *any* difference would
-find one nearly every night. What is tested here is whether the change exceeds the margin: at each possible place, by
-Mann and Whitney's statistic of values that were moved together by the margin (a test of a minimum effect). As long as
-all sessions lie within the margin of each other, whatever they differ by there, a series of K samples shows a change
-with probability alpha at most. Two looks share it, alpha / 2 / (K - 1) for each place of each:
+Tested is whether the change exceeds the margin: at each possible place, by Mann and Whitney's statistic of values that
+were moved together by the margin (why: docs/explain/statistics.md). As long as all sessions lie within the margin of
+each other, a series of K samples shows a change with probability alpha at most. Two looks share it, alpha / 2 / (K - 1)
+for each place of each:
 
     forward   each sample against all samples since the last change: finds a change when it comes, and a single bad day
     backward  all samples before a place against all after it, within a stretch without changes: finds a small change
@@ -106,11 +105,8 @@ class _Comparisons:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A metric in one record.
-
-    low, high: the interval of its median; None for too few runs. change: ratio to the record before, with its interval;
-    None for the first record, and without an interval for too few runs.
-    """
+    """A metric in one record: its median and the ratio to the record before, with their intervals; None for too few
+    runs, and in the first record."""
 
     runs: int
     median: float
@@ -123,13 +119,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change point.
-
-    at: number of the first record after it, from 0. ratio: of the runs after it to those before it, with its interval.
-    p_value: corrected for all tests of this metric. verdict: regression or improvement, of a metric that does not
-    decide slower or faster. machine_changed: whether the machine was another one than for the record before, or was
-    busier or quieter: it is not a regression of the file system.
-    """
+    """A change point. `at`: number of the first record after it, from 0. `ratio`: of the runs after it to those before
+    it. `p_value`: corrected for all tests of this metric. `machine_changed`: whether the machine was another one
+    than for the record before, or was busier or quieter: it is not a regression of the file system."""
 
     at: int
     ratio: float

@@ -51,12 +51,9 @@ Value = Annotated[float, msgspec.Meta(ge=1e-15, le=1e18)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One run. `pair`: from 1, 0 for a run that does not count. `capture`: where it was kept. `metrics`: by name of
-    METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
-    unknown; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
-    `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `Tally`.
-    `failed_closes`: files whose close reported an error, so that what was written may not be stored. `start_ns`: when
-    the run began, CLOCK_REALTIME; 0 where unknown. `stood_still_s`: for how long the machine stood still."""
+    """One run; docs/regress-records.md has its fields. `pair`: from 1, 0 for a run that does not count. `capture`:
+    where it was kept. `whole_s`: until its last operation ended. `keeps_pages`: as of `CacheState`. `start_ns`:
+    CLOCK_REALTIME."""
 
     side: str
     pair: Count

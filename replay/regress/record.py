@@ -110,13 +110,8 @@ class RecordedVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentRecord:
-    """One experiment; `runs` and `result` come last.
-
-    primary: the metric that decides.
-    warmup: runs of each side before those that count. seed: of the order of the runs.
-    machine: of process 0. targets: side -> its file system; no baseline where a record took its place.
-    runs: all that the experiment made, in their order.
-    """
+    """One experiment; `runs`, all that it made in their order, and `result` come last. `targets`: no baseline where a
+    record took its place."""
 
     capture: RecordedCapture
     options: RecordedOptions

@@ -1,21 +1,10 @@
 """The ratio of two sides with its interval, by exact rank tests, and the rule that makes a verdict of it. Pure.
 
 Pairs (Hodges-Lehmann estimate, Wilcoxon's signed-rank test): each is a baseline and a candidate that ran one after the
-other, in random order. Where both are the same, the order makes log(candidate / baseline) as likely positive as
-negative, whatever the machine did. Independent samples (Mann-Whitney): where all runs come from one distribution, every
-order of them is as likely as any other. The tests need no more, in particular no normal distribution and no removal of
-outliers. Null distributions are counted, for ties too; of more than EXACT independent runs they are normal.
+other, in random order. Independent samples: Mann-Whitney. Null distributions are counted, for ties too; of more than
+EXACT independent runs they are normal. docs/explain/statistics.md has the reasons and the rule.
 
 Formulas: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., sections 3.1 to 3.3, 4.1 to 4.3.
-
-    regression    the whole interval is on the worse side of 1, and the estimate is worse by at least the threshold
-    improvement   the same on the better side
-    no change     the whole interval is within the threshold (equivalence, not the absence of proof), and the minimum
-                  detectable change is not larger: so many pairs of this spread would have shown a change that matters
-    inconclusive  anything else: more pairs are needed, and the verdict says how many
-
-The probability of a verdict of regression or improvement where nothing changed is at most ALPHA. A minimum detectable
-change above the threshold forbids only `no change`: a slowdown that shows in spite of the noise is a regression.
 """
 
 from __future__ import annotations
@@ -77,14 +66,8 @@ class Ratio:
 
 
 def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: float = ALPHA) -> Ratio:
-    """From positive measurements in the order of their pairs (1 to MAX_PAIRS of each).
-
-    Raises: ValueError where both numbers differ or are out of range, or a measurement is not finite and above 0.
-    """
-    before, after = _logarithms(baseline, MAX_PAIRS), _logarithms(candidate, MAX_PAIRS)
-    if before.shape != after.shape:
-        raise ValueError(f"{len(before)} and {len(after)} measurements are not pairs")
-    difference = after - before
+    """From positive measurements in the order of their pairs, 1 to MAX_PAIRS of each."""
+    difference = np.log(candidate) - np.log(baseline)
     first, second = np.triu_indices(len(difference))
     walsh = np.sort((difference[first] + difference[second]) / 2)
     cumulative = _signed_ranks(tuple(range(1, len(difference) + 1)))
@@ -94,11 +77,8 @@ def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: f
 
 
 def unpaired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: float = ALPHA) -> Ratio:
-    """From positive measurements in any order (1 to MOST_RUNS of each).
-
-    Raises: ValueError where there are too few or too many, or a measurement is not finite and above 0.
-    """
-    before, after = _logarithms(baseline, MOST_RUNS), _logarithms(candidate, MOST_RUNS)
+    """From positive measurements in any order, 1 to MOST_RUNS of each."""
+    before, after = np.log(baseline), np.log(candidate)
     count, other = len(before), len(after)
     shifts = np.sort(np.subtract.outer(after, before), axis=None)
     if count + other <= EXACT:
@@ -110,15 +90,6 @@ def unpaired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha:
         cut = max(math.floor(count * other / 2 + NormalDist().inv_cdf(tail) * _deviation(count, other)), 0)
     runs = round(2 / (1 / count + 1 / other))
     return _ratio(shifts, cut, tail, alpha, _unpaired_p(before, after), runs, least_runs(count, alpha), "runs a side")
-
-
-def _logarithms(values: Sequence[float], most: int) -> np.ndarray:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not 1 <= len(found) <= most:
-        raise ValueError(f"measurements of shape {found.shape}: give 1 to {most}")
-    if not (np.isfinite(found) & (found > 0)).all():
-        raise ValueError("a ratio needs finite measurements above 0")
-    return np.log(found)
 
 
 def _ratio(

@@ -6,17 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.compare.verdict import drift_text
-from dxt_replay.replay.show.figures import beside, figures, listing, table
 from dxt_replay.replay.show.run import from_page_cache, training_sentence
 from dxt_replay.replay.show.section import (
     Section,
+    beside,
     facts,
+    figures,
+    listing,
     microseconds,
     of_generated,
     or_dash,
     percent,
     prose,
     seconds,
+    table,
 )
 from dxt_replay.traces.records import kept_times_limit_us
 from dxt_replay.traces.units import (

@@ -6,8 +6,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.show.figures import Figure, figures, listing, table
-from dxt_replay.replay.show.section import MAX_GROUPS, WARNINGS, Column, Kind, Section, facts, prose, share
+from dxt_replay.replay.show.section import (
+    MAX_GROUPS,
+    WARNINGS,
+    Column,
+    Figure,
+    Kind,
+    Section,
+    facts,
+    figures,
+    listing,
+    prose,
+    share,
+    table,
+)
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration

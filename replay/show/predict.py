@@ -6,8 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.show.figures import beside, figures, listing, table
-from dxt_replay.replay.show.section import UNSEEN, WARNINGS, Section, of_generated, prose, recorded_training
+from dxt_replay.replay.show.section import (
+    UNSEEN,
+    WARNINGS,
+    Section,
+    beside,
+    figures,
+    listing,
+    of_generated,
+    prose,
+    recorded_training,
+    table,
+)
 from dxt_replay.traces.units import format_bytes, format_counted, format_duration, format_signed
 
 if TYPE_CHECKING:

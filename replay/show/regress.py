@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.regress.metrics import METRICS
 from dxt_replay.replay.regress.statistics import ALPHA, Verdict, change_text, interval_text
-from dxt_replay.replay.show.figures import figures, listing
 from dxt_replay.replay.show.section import (
     MAX_GROUPS,
     WARNINGS,
     Section,
     facts,
+    figures,
+    listing,
     mib_s,
     microseconds,
     or_dash,

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.show.figures import figures, listing, table
 from dxt_replay.replay.show.section import (
     WARNINGS,
     Section,
+    figures,
+    listing,
     microseconds,
     of_generated,
     percent,
     prose,
     recorded_training,
     seconds,
+    table,
 )
 from dxt_replay.traces.records import allowed_lag_us, by_error_name, machine_jitter_us
 from dxt_replay.traces.units import format_count, format_counted, format_duration

@@ -9,17 +9,21 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.profiler_merge.analysis.finding import LEAST_UTILISATION_PCT, MATERIAL_PCT, SERIOUS_PCT
-from dxt_replay.replay.show.figures import Figure, figures, listing, table, values_of
 from dxt_replay.replay.show.section import (
     MAX_GROUPS,
     WARNINGS,
+    Figure,
     Section,
+    figures,
+    listing,
     mib_s,
     of_generated,
     or_dash,
     percent,
     prose,
     seconds,
+    table,
+    values_of,
 )
 from dxt_replay.traces.layers import OBJECT_STORES, called
 from dxt_replay.traces.plain import plain

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES, head_of
-from dxt_replay.replay.show.figures import figures, listing
-from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, or_dash, percent, prose
+from dxt_replay.replay.show.section import (
+    BAR,
+    MAX_GROUPS,
+    Column,
+    Kind,
+    Section,
+    bar,
+    figures,
+    listing,
+    or_dash,
+    percent,
+    prose,
+)
 from dxt_replay.replay.show.summary import finding_sections, limit_sections, model_sections, summary_sections
 from dxt_replay.traces.text import unit_of
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_duration
@@ -56,91 +67,42 @@ _LOOKS: Mapping[str, tuple[Callable[[Any], str], Kind]] = {
 """Unit of a column, or its type where it has none -> how its values are written and laid out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataColumn:
-    """One column of a table of data.
-
-    `value`: the value in a row, by which the page sorts; None where it is not known.
-    `text`: what is written of a known value.
-    `total`: whether the values of different rows add up.
-    `terminal`, `page`: where the column is shown; `spare`: left out where a terminal is too narrow.
-    """
+class DataColumn(NamedTuple):
+    """A column of a table of data. `value`: in a row, by which the page sorts; None where it is not known. `text`: of a
+    known value. `total`: whether the values of different rows add up. `spare`: left out where a terminal is narrow."""
 
     head: str
     value: Callable[[Row], Any]
     text: Callable[[Any], str]
     kind: Kind = Kind.NUMBER
     total: bool = False
-    terminal: bool = True
-    page: bool = True
     spare: bool = False
 
 
-def _column(name: str, head: str = "", **shown: bool) -> DataColumn:
-    """A column of `analysis.tables`. `head`: where it has another one here; `shown`: as of `DataColumn`."""
-    unit = "number" if name in ("rank", "lane", "step") else unit_of(name) or COLUMNS[name].type
-    text, kind = _LOOKS.get(unit) or _LOOKS[COLUMNS[name].type]
-    if name in ("path", "dataset"):
-        kind = Kind.PATH
-    shown = {"total": unit in ("int64", "bytes", "ns"), **shown}
-    return DataColumn(head=head or head_of(name), value=itemgetter(name), text=text, kind=kind, **shown)
+_SHOWN = {
+    "files": "path ranks reads bytes_read writes bytes_written io_ns=I/O_time,_all_added ~pattern "
+    "~random/reads+writes=random ~reread_bytes/bytes_read=read_again reconstructed_bytes",
+    "rank-files": "path rank reads bytes_read writes bytes_written io_ns=I/O_time,_all_added ~pattern "
+    "~random/reads+writes=random ~reread_bytes/bytes_read=read_again reconstructed_bytes",
+    "ranks": "rank files shared_files reads bytes_read writes bytes_written io_ns=I/O,_all_added metadata_ns "
+    "reconstructed_bytes",
+    "steps": "step rank start_ns duration_ns excess_ns why why_excess_ns",
+    "overlap": "rank loop_ns compute_ns input_wait_ns collective_ns checkpoint_ns evaluation_ns io_ns io_hidden_ns "
+    "io_exposed_ns",
+    "datasets": "path dataset ~type shape chunk chunk_bytes ~filter stored_bytes",
+}
+"""Columns of tables that a terminal shows otherwise than they are described; ~ before those that are left out first, a
+head behind =, a share as part/whole."""
 
-
-def _page_alone(*names: str) -> Iterator[DataColumn]:
-    return (_column(name, terminal=False) for name in names)
-
-
-def _share(head: str, part: str, *whole: str, terminal: bool = True, page: bool = True) -> DataColumn:
-    def share(row: Row) -> float | None:
-        of = sum(row[name] for name in whole)
-        return 100 * row[part] / of if of else None
-
-    return DataColumn(head=head, value=share, text=percent, terminal=terminal, page=page, spare=True)
-
-
-FILES = (
-    _column("path"),
-    *_page_alone("format", "size_bytes"),
-    _column("ranks", total=False),  # files share ranks
-    *map(_column, ("reads", "bytes_read", "writes", "bytes_written")),
-    _column("io_ns", "I/O time, all added"),
-    _column("pattern", spare=True),
-    _share("random", "random", "reads", "writes"),
-    _share("small reads", "small_reads", "reads", terminal=False),
-    _share("read again", "reread_bytes", "bytes_read", page=False),
-    *_page_alone("reread_bytes", "read_by_several_bytes"),
-    _column("reconstructed_bytes"),
-)
-"""Of the table files."""
-
-RANK_FILES = tuple(
-    _column("rank") if column.head == "ranks" else column
-    for column in FILES
-    if column.head not in ("size", "read by several ranks")
-)
-"""Of the table rank-files."""
-
-RANKS = (
-    *map(_column, ("rank", "files", "shared_files", "reads", "bytes_read", "writes", "bytes_written")),
-    DataColumn(
-        head="I/O, overlaps once", value=itemgetter("union_ns"), text=format_duration, total=True, terminal=False
-    ),
-    _column("io_ns", "I/O, all added"),
-    _column("io_hidden_ns", "in compute", terminal=False),
-    *_page_alone("compute_ns", "input_wait_ns"),
-    _column("metadata_ns"),
-    _column("reread_bytes", terminal=False),
-    _column("reconstructed_bytes"),
-)
-"""Of the table ranks; on the page with columns of the table overlap, whose `io_ns` is `union_ns`."""
-
-STEPS = (
-    *map(_column, ("step", "rank", "start_ns", "duration_ns", "excess_ns", "why", "why_excess_ns")),
-    *_page_alone(
-        *("compute_ns", "input_wait_ns", "io_ns", "collective_ns", "checkpoint_ns", "evaluation_ns", "operations")
-    ),
-)
-"""Of the table steps."""
+_ON_PAGE = {
+    "files": "path format size_bytes ranks reads bytes_read writes bytes_written io_ns=I/O_time,_all_added pattern "
+    "random/reads+writes=random small_reads/reads=small_reads reread_bytes read_by_several_bytes reconstructed_bytes",
+    "ranks": "rank files shared_files reads bytes_read writes bytes_written union_ns=I/O,_overlaps_once "
+    "io_ns=I/O,_all_added io_hidden_ns=in_compute compute_ns input_wait_ns metadata_ns reread_bytes "
+    "reconstructed_bytes",
+    "steps": f"{_SHOWN['steps']} compute_ns input_wait_ns io_ns collective_ns checkpoint_ns evaluation_ns operations",
+}
+"""The same of the page, whose table ranks has columns of the table overlap, too (`union_ns`: the `io_ns` there)."""
 
 _TITLES = {
     "overlap": "Compute and I/O by rank",
@@ -153,21 +115,37 @@ _TITLES = {
 """Titles of tables that have another one than in the list of tables."""
 
 
-_SHOWN = {
-    "overlap": "rank loop_ns compute_ns input_wait_ns collective_ns checkpoint_ns evaluation_ns io_ns io_hidden_ns "
-    "io_exposed_ns",
-    "datasets": "path dataset ~type shape chunk chunk_bytes ~filter stored_bytes",
-}
-"""Columns of tables of which a terminal does not show all; ~ before those that are left out first."""
+def _column(given: str) -> DataColumn:
+    """A column as `_SHOWN` names it."""
+    spare, (name, _, head) = given.startswith("~"), given.lstrip("~").partition("=")
+    head = head.replace("_", " ")
+    if "/" in name:
+        part, _, whole = name.partition("/")
+
+        def share(row: Row) -> float | None:
+            of = sum(row[each] for each in whole.split("+"))
+            return 100 * row[part] / of if of else None
+
+        return DataColumn(head, share, percent, spare=spare)
+    unit = "number" if name in ("rank", "lane", "step") else unit_of(name) or COLUMNS[name].type
+    text, kind = _LOOKS.get(unit) or _LOOKS[COLUMNS[name].type]
+    total = unit in ("int64", "bytes", "ns") and name != "ranks"  # files share ranks
+    kind = Kind.PATH if name in ("path", "dataset") else kind
+    return DataColumn(head or head_of(name), itemgetter(name), text, kind, total, spare)
 
 
 def columns_of(table: str) -> tuple[DataColumn, ...]:
     """The columns of a table of `analysis.tables`; of a file its path, and not its number too. Ids have no commas."""
     if table in _SHOWN:
-        return tuple(_column(name.lstrip("~"), spare=name[0] == "~") for name in _SHOWN[table].split())
+        return tuple(map(_column, _SHOWN[table].split()))
     names, texts = TABLES[table].columns, (*TABLES[table].texts, *(("pid", "thread") if table == "lanes" else ()))
     kept = (name for name in names if name != "file_id" or "path" not in names)
-    return tuple(replace(_column(name), text=str, kind=Kind.TEXT) if name in texts else _column(name) for name in kept)
+    return tuple(_column(name)._replace(text=str, kind=Kind.TEXT) if name in texts else _column(name) for name in kept)
+
+
+def columns_on_page(table: str) -> tuple[DataColumn, ...]:
+    """The columns of files, ranks or steps."""
+    return tuple(map(_column, _ON_PAGE[table].split()))
 
 
 def used_columns(columns: Sequence[DataColumn], rows: Sequence[Row]) -> list[DataColumn]:
@@ -190,7 +168,7 @@ def data_section(
     if not rows:
         return Section(title=title, rows=(), notes=("No rows.",))
     shown = (list(rows) if cost is None else sorted(rows, key=cost, reverse=True))[:MAX_GROUPS]
-    used = used_columns([column for column in columns if column.terminal], shown)
+    used = used_columns(columns, shown)
     most = max(map(cost, shown), default=0.0) if cost is not None else 0.0
 
     def cells(row: Row) -> tuple[str, ...]:
@@ -249,15 +227,14 @@ def table_sections(name: str, rows: Sequence[Row], rows_in_all: int | None = Non
         return [timeline_section(rows)]
     if name in ("files", "ranks"):  # by I/O time, or by bytes from counters where nothing was traced
         cost = "io_ns" if any(row["io_ns"] for row in rows) else "reconstructed_bytes"
-        columns = FILES if name == "files" else RANKS
-        return [data_section(name.capitalize(), columns, rows, cost=lambda row: float(row[cost] or 0))]
+        return [data_section(name.capitalize(), columns_of(name), rows, cost=lambda row: float(row[cost] or 0))]
     if name == "rank-files":
         moved = ("bytes_read", "bytes_written", "reconstructed_bytes")
         by = lambda row: float(sum(row[key] for key in moved))  # noqa: E731
-        return [data_section("Files by rank", RANK_FILES, rows, cost=by, rows_in_all=rows_in_all)]
+        return [data_section("Files by rank", columns_of(name), rows, cost=by, rows_in_all=rows_in_all)]
     if name == "steps":
         slow = sorted((row for row in rows if row["excess_ns"] > 0), key=lambda row: -row["excess_ns"])[:SLOWEST_STEPS]
-        return [data_section("Slowest steps", STEPS, slow, cost=lambda row: float(row["duration_ns"]))]
+        return [data_section("Slowest steps", columns_of(name), slow, cost=lambda row: float(row["duration_ns"]))]
     if name == "dependencies" and not rows:
         return [_NO_STEPS]
     about = TABLES[name].about

@@ -33,7 +33,7 @@ from dxt_replay.replay.show.summary import (
     storage_cost,
     summary_sections,
 )
-from dxt_replay.replay.show.tables import FILES, RANKS, STEPS, DataColumn, Row, used_columns
+from dxt_replay.replay.show.tables import DataColumn, Row, columns_on_page, used_columns
 from dxt_replay.traces.layers import called
 from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.storage_limit import BOUNDED, UNKNOWN, StorageLimit
@@ -415,11 +415,9 @@ def _compared(comparison: Comparison) -> list[Section]:
 # ---- tables ----
 
 
-def _table(
-    caption: str, columns: Sequence[DataColumn], rows: Sequence[Row], rows_in_all: int, sums: Row | None = None
-) -> dict[str, Any]:
+def _table(name: str, caption: str, rows: Sequence[Row], rows_in_all: int, sums: Row | None = None) -> dict[str, Any]:
     """A table whose heads sort it; with `sums` a last row over all, also over rows that are not shown."""
-    shown = used_columns([column for column in columns if column.page], rows if sums is None else [sums])
+    shown = used_columns(columns_on_page(name), rows if sums is None else [sums])
 
     def cell(column: DataColumn, value: Any) -> dict[str, Any]:
         number = column.kind is Kind.NUMBER
@@ -447,7 +445,7 @@ def _slowest(side: Side) -> dict[str, Any] | None:
     rows = [{**row, "start_ns": row["start_ns"] - side.origin_ns} for row in found]
     if not rows:
         return None
-    table = _table("Slowest steps", STEPS, rows, len(rows))
+    table = _table("steps", "Slowest steps", rows, len(rows))
     ends = (row["start_ns"] + row["duration_ns"] + row["evaluation_ns"] for row in rows)
     return {**table, "windows": [(row["start_ns"], end) for row, end in zip(rows, ends, strict=True)]}
 
@@ -461,7 +459,7 @@ def _ranks(overview: Overview) -> dict[str, Any]:
     sums = {name: sum(row[name] for row in rows) for name in rows[0]} if rows else None
     if len(rows) > TABLE_ROWS:
         rows.sort(key=lambda row: -row["union_ns"])
-    return _table("Ranks", RANKS, rows[:TABLE_ROWS], len(rows), sums)
+    return _table("ranks", "Ranks", rows[:TABLE_ROWS], len(rows), sums)
 
 
 def _files(overview: Overview) -> dict[str, Any]:
@@ -470,7 +468,7 @@ def _files(overview: Overview) -> dict[str, Any]:
     moved = sum(table[name].to_numpy() for name in ("bytes_read", "bytes_written", "reconstructed_bytes"))
     most = np.argsort(-moved, kind="stable")[:TABLE_ROWS]
     sums = {name: _sum_or_any(table[name]) for name in table.column_names} if table.num_rows else None
-    return _table("Files", FILES, table.take(pa.array(most)).to_pylist(), table.num_rows, sums)
+    return _table("files", "Files", table.take(pa.array(most)).to_pylist(), table.num_rows, sums)
 
 
 def _sum_or_any(column: pa.ChunkedArray) -> int | str | None:
