@@ -195,9 +195,9 @@ def compare(
         similarity=alike,
         exact=exact,
         distribution=Distances(
-            transfer_size=_distance(*(side.totals.size_bytes for side in sides)),
-            inter_arrival=_distance(*(side.lanes.gaps.distribution() for side in sides), NS_PER_US),
-            latency=_distance(*(side.latency_ns for side in sides), NS_PER_US),
+            transfer_size=_distance(recorded.totals.size_bytes, replayed.totals.size_bytes),
+            inter_arrival=_distance(recorded.lanes.gaps.distribution(), replayed.lanes.gaps.distribution(), NS_PER_US),
+            latency=_distance(recorded.latency_ns, replayed.latency_ns, NS_PER_US),
         ),
         timing=timing,
         overlap=Overlap(source_pct=recorded.overlap_pct, replay_pct=replayed.overlap_pct),
@@ -306,7 +306,8 @@ def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None
     found = []
     for first, second in pairs:
         relation = check_pair(first, second)
-        for run in (first, second) if source is not None else ():
-            check_job(source, run)
+        if source is not None:
+            check_job(source, first)
+            check_job(source, second)
         found.append(measured(compare(first, second, relation=relation)))
     return NoiseFloor(pairs=tuple((str(one.named), str(other.named)) for one, other in pairs), measures=worst_of(found))

@@ -72,7 +72,7 @@ class Timing:
         pace, speed = (record.pace, record.speed) if record is not None else (None, 1.0)
         tables = [side.capture.spans for side in sides]
         # A replay has only some kinds of spans: elapsed time must mean the same on both sides.
-        kinds = np.intersect1d(*(codes(spans, "kind") for spans in tables))
+        kinds = np.intersect1d(codes(tables[0], "kind"), codes(tables[1], "kind"))
         source_ns, replay_ns = (
             _elapsed_ns(side.limits_ns, spans.filter(np.isin(codes(spans, "kind"), kinds)), to_begin=kept_times)
             for side, spans in zip(sides, tables, strict=True)

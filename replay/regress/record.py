@@ -145,7 +145,7 @@ class ExperimentRecord:
         """The bytes of the file."""
         document = {"format": self.format, "schema_version": self.schema_version}
         document |= {name: getattr(self, name) for name in self.__slots__ if name not in document and name != "name"}
-        document["runs"] = [replace(run, capture=None) for run in self.runs]  # type: ignore[assignment]
+        document["runs"] = [replace(run, capture=None) for run in self.runs]
         return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
