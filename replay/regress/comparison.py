@@ -239,7 +239,7 @@ def compare_sides(
     names = [name for name in METRICS if both and all(name in run.metrics for run in both)]
     names.sort(key=lambda name: name != primary)
     values = {name: [tuple(run.metrics[name] for run in side) for side in (before, after)] for name in names}
-    ratios = {name: ratio(*values[name]) for name in names}
+    ratios = {name: ratio(values[name][0], values[name][1]) for name in names}
     others = [name for name in names if name != primary]
     # The metrics that do not decide share their probability of a false alarm.
     adjusted = dict(zip(others, holm([ratios[name].p_value for name in others]), strict=True))
