@@ -152,6 +152,21 @@ def theta(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     return open_capture(path)
 
 
+def test_theta_with_and_without_python_files(theta: Capture) -> None:
+    found, every = summarise(part_of(theta, Part(exclude=NO_PYTHON))), summarise(theta)
+    assert (found.operations.read + found.operations.write, found.files) == (313_240, 21)
+    assert every.operations.read + every.operations.write == 313_872
+    times_s = found.io_time_s.sum_per_rank_mean, every.io_time_s.sum_per_rank_mean
+    assert times_s == pytest.approx((16.118, 16.228), abs=5e-4)
+    speeds = found.bandwidth_per_op_mib_s.mean, found.bandwidth_per_op_mib_s.median
+    assert speeds == pytest.approx((266.7, 243.0), abs=0.1)
+    shares = round(found.sequential_pct or 0, 2), round(found.consecutive_pct or 0, 2)
+    assert (*shares, found.access_pattern_source) == (95.71, 88.18, "counters")
+    moved = (found.interfaces["POSIX"].bytes, found.interfaces["STDIO"].bytes)
+    assert [round((size or 0) / 2**30, 2) for size in moved] == [1.51, 0.93]
+    assert found.io_time_s.union_per_rank_max < found.job.run_time_s == 988
+
+
 def test_theta_as_vanidl_prints_it(theta: Capture) -> None:
     """VaniDL reads the text of darshan-dxt-parser, which has the log's own times to 0.1 ms, and makes 1 ms of 0."""
     offsets = {clock.rank: clock.offset_ns for clock in theta.info.clock}
