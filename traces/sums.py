@@ -36,7 +36,7 @@ def _both(mine: Any, more: Any) -> Any:
         mine.merge(more)
         return mine
     if isinstance(mine, Mapping):
-        return {**mine, **{key: _both(mine[key], value) if key in mine else value for key, value in more.items()}}
+        return {**mine, **more}  # by rank: no rank is in two pieces
     if isinstance(mine, np.ndarray) and mine.dtype == bool:
         return mine | more
     return mine + more

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis import tables
@@ -26,6 +26,7 @@ def everything(capture: Capture, workers: Workers, by: str = "file") -> object:
 
 
 @settings(max_examples=examples(8))
+@example(ops=[Op("read", rank, length=4096, rank=rank) for rank in (0, 1)], by="rank")
 @given(ops=OPERATIONS, by=st.sampled_from(["rank", "file", "format", "step", "size"]))
 def test_the_ranks_alone_come_to_the_whole(ops: list[Op], by: str) -> None:
     """Durations are equal and lengths whole numbers, so that means have no rounding that the order could change."""

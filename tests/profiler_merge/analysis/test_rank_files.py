@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis.patterns import patterns
@@ -174,6 +174,7 @@ def plain_ranks(rows: dict[tuple[int, int], dict[str, Any]], ranks: Iterable[int
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([Op("read", 0, offset=at, length=10) for at in (50, 0, 10, 20, 10)], 9, ())
 @given(OPS, st.integers(1, 9), st.sampled_from([(), (1,), (0, 3)]))
 def test_all_three_tables_against_a_plain_count(
     tmp_path: Path, ops: list[Op], group: int, ranks: tuple[int, ...]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis.timeline import ALL_RANKS, round_width_ns, timeline
@@ -78,6 +78,7 @@ OPERATIONS = st.lists(
 
 
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([(0, 0, 300, 5, "r"), (0, 100, 50, 5, "r")], 700, 9)
 @given(OPERATIONS, st.integers(1, 700), st.integers(1, 9))
 def test_totals_are_exact_at_any_width(
     tmp_path: Path,
