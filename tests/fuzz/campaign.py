@@ -66,7 +66,7 @@ class Campaign:
         rng = random.Random(f"{self._seed} {self.target.name} {number}")
         base = rng.choice(self.pool)
         mutant = mutated(rng, base, rng.choice(self.pool), self.target.changeable)
-        commanded = not mutant.sealed and rng.random() < _COMMAND_SHARE
+        commanded = self.target.commands and not mutant.sealed and rng.random() < _COMMAND_SHARE
         return mutant, base, rng.choice(self.target.commands) if commanded else None
 
     def _fork(self, work: Iterator[tuple[Mutant, Files, tuple[str, ...] | None]]) -> None:
