@@ -129,6 +129,10 @@ def _notes(logs: Iterable[Path], name: str) -> list[str]:
     return found
 
 
+_TEMPORARY = ("/tmp", "/var/tmp")
+"""Where programs make files of their own, as torch does for the error of each process that it spawns."""
+
+
 def hidden_reads(programs: Iterable[str], files: pa.Table, job_ns: tuple[int, int]) -> tuple[Unseen, ...]:
     """Reads of these programs through calls that do not show them; none if every file was read to its end by others.
 
@@ -138,7 +142,11 @@ def hidden_reads(programs: Iterable[str], files: pa.Table, job_ns: tuple[int, in
         return ()
     read = files["posix_bytes_read"].fill_null(0).to_numpy()
     in_part = any(
-        moved and (there := _status(path)) is not None and moved < there.st_size and not _written(there, job_ns)
+        moved
+        and (there := _status(path)) is not None
+        and moved < there.st_size
+        and not there.st_mode & stat.S_IXUSR  # a program looks at the head of its own file
+        and not _written(there, job_ns)
         for path, moved in zip(files["path"].to_pylist(), read.tolist(), strict=True)
     )
     if not in_part and not mapped_files(files, job_ns):
@@ -158,7 +166,8 @@ def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int
         path = files["path"][file].as_py()
         there = None if file in never else _status(path)
         if there is None:
-            found += [path] if sure[file] and file not in never else []
+            here_and_gone = os.path.dirname(path) in _TEMPORARY
+            found += [path] if sure[file] and file not in never and not here_and_gone else []
         elif (
             stat.S_ISREG(there.st_mode)
             and there.st_size

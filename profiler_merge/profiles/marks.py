@@ -489,7 +489,8 @@ def processor_times(marks: RankMarks) -> dict[str, int]:
     for pid, process in marks.processes.items():
         if pid != marks.own.pid:
             rows = process.of(made.MAKE, made.MAKE_END)
-            used += [_used_within(waits, rows[rows["thread"] == each]) for each in np.unique(rows["thread"])]
+            threads = (rows[rows["thread"] == each] for each in np.unique(rows["thread"]))
+            used += [_used_within(waits, _with_begin(waits, each)) for each in threads]
     return {**found, "loop_ns": last - first, "wait_ns": waits.length_ns, "made_ns": sum(used)}
 
 
@@ -499,6 +500,17 @@ def _used_within(waits: Intervals, rows: np.ndarray) -> int:
     begin, end = rows["t"][:-1], rows["t"][1:]
     share = waits.covered_within(begin, end) / np.maximum(end - begin, 1)
     return int((np.maximum(np.diff(rows["cpu"]), 0) * share).sum())
+
+
+def _with_begin(waits: Intervals, rows: np.ndarray) -> np.ndarray:
+    """The marks of a worker's thread with one of its begin: where its first batch is waited for, it began in that wait,
+    and what it did before, such as the imports of a process that was spawned, was waited for too."""
+    at = int(np.searchsorted(waits.starts, rows["t"][0])) - 1
+    if at < 0 or rows["t"][0] >= waits.ends[at]:
+        return rows
+    begin = rows[:1].copy()
+    begin["t"], begin["cpu"] = waits.starts[at], 0
+    return np.concatenate((begin, rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
