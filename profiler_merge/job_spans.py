@@ -30,6 +30,7 @@ from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED, SpanColumns
 from dxt_replay.profiler_merge.profiles.spans import profile_spans, profiled_work
 from dxt_replay.profiler_merge.recorded_job import RankRows
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, WRITE, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
 
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.unprofiled import Extended
 
 MAX_COPIED_SPANS = 1 << 25
+
+TOGETHER = 0.1
+"""Share of a step within which all ranks end it where they train in step."""
+
+_STEP, _INPUT_WAIT, _CHECKPOINT, _COLLECTIVE = map(SPAN_KINDS.index, ("step", "input_wait", "checkpoint", "collective"))
 
 
 @dataclass(slots=True)
@@ -166,6 +172,8 @@ class JobSpans:
         warnings = []
         for rank in sorted(self.profiles.keys() - self._tables.keys()):
             warnings += self._add(rank, read_profile(self.profiles[rank]))
+        if len(self._tables) > 1 and self.marked.keys() >= self._tables.keys():
+            self._tables = _with_meetings(self._tables)
         return warnings + self._copy_to_others()
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
@@ -215,6 +223,46 @@ class JobSpans:
             f"only rank {profiled} was profiled: the spans and steps of the other {len(missing)} ranks are copies of "
             "its own, and their clocks are known only within the interval that `summary` shows"
         ]
+
+
+def _with_meetings(tables: dict[int, pa.Table]) -> dict[int, pa.Table]:
+    """The spans of ranks that train in step, with one `collective` a step; as they are for other ranks.
+
+    Marks do not see where DistributedDataParallel waits. Where all ranks end their steps together, they met in each of
+    them: the rank that was busy for the shortest time waited for nobody, and what another one was busy for longer is
+    its wait for the others.
+    """
+    kinds = {rank: codes(spans, "kind") for rank, spans in tables.items()}
+    if any((each == _COLLECTIVE).any() for each in kinds.values()):
+        return tables
+    steps, busy = {}, []
+    for rank, spans in tables.items():
+        start, end = (spans[name].to_numpy() for name in ("start_ns", "end_ns"))
+        steps[rank] = mine = spans.filter(pa.array(kinds[rank] == _STEP))
+        other = np.isin(kinds[rank], (_INPUT_WAIT, _CHECKPOINT))
+        waits = Intervals.union_of(start[other], end[other])
+        first, last = (mine[name].to_numpy() for name in ("start_ns", "end_ns"))
+        busy.append((first, last, last - first - waits.covered_within(first, last), _last_end(waits, last)))
+    if len({len(first) for first, *_ in busy}) != 1 or not len(busy[0][0]):
+        return tables
+    first, last, lasted, free = (np.stack(each) for each in zip(*busy, strict=True))
+    if np.median(np.ptp(last, axis=0)) > TOGETHER * np.median(last - first):
+        return tables
+    waited = np.maximum(lasted - lasted.min(axis=0), 1)
+    made = {}
+    for place, (rank, spans) in enumerate(tables.items()):
+        columns = {name: steps[rank][name] for name in SPANS_SCHEMA.names}
+        begin = np.maximum(last[place] - waited[place], np.minimum(free[place], last[place] - 1))
+        columns["start_ns"], columns["end_ns"] = pa.array(begin), pa.array(last[place])
+        for name, value in (("kind", "collective"), ("name", "ranks meet")):
+            columns[name] = pa.array([value] * len(begin)).cast(SPANS_SCHEMA.field(name).type)
+        made[rank] = pa.concat_tables([spans, pa.table(columns, schema=SPANS_SCHEMA)]).sort_by("start_ns")
+    return made
+
+
+def _last_end(waits: Intervals, times: np.ndarray) -> np.ndarray:
+    """The latest end of a wait up to each time."""
+    return np.append(np.iinfo(np.int64).min, waits.ends)[np.searchsorted(waits.ends, times, side="right")]
 
 
 def _anchored(columns: Mapping[str, np.ndarray], marks: RankMarks, path: Callable[[int], str]) -> dict[int, int]:

@@ -21,6 +21,7 @@ import dxt_replay
 from dxt_replay.profiler_merge import recording as made
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.given_files import find_profiles, find_recordings
+from dxt_replay.profiler_merge.job_spans import _with_meetings
 from dxt_replay.profiler_merge.merge import MergeResult, merge
 from dxt_replay.profiler_merge.profiles.marks import (
     MARK,
@@ -38,12 +39,12 @@ from dxt_replay.replay.commands.predicting import simulate
 from dxt_replay.replay.show.summary import headline
 from dxt_replay.replay.simulation.model import RequestTime, StorageModel
 from dxt_replay.traces.errors import ProfileError
-from dxt_replay.traces.schema import READ, SPAN_KINDS
+from dxt_replay.traces.schema import READ, SPAN_KINDS, SPANS_SCHEMA
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import SMALL
 
 MARKS = SMALL / "marks"
-ITEM, BATCH = 4096, 4
+ITEM, BATCH, MS = 4096, 4, 1_000_000
 NO_BATCH = "own I/O", "end of pass"
 TRAIN, VALIDATION = tuple(range(12)), tuple(range(12, 16))
 KERAS = ("keras", "keras-read")
@@ -215,7 +216,7 @@ def test_clocks_are_known_and_there_is_an_answer(merged: Callable[[str], MergeRe
     assert not any(".marks" in text for text in result.info.warnings)
     summary = summarise(open_capture(result.capture))
     assert summary.steps.count == spans_of(result)["step"]
-    assert (summary.not_judged is None) == (name not in KERAS)  # its `save` maps a file
+    assert summary.not_judged is None
     assert simulate(result.capture, "nvme", runs=1).prediction.elapsed_ns > 0
 
 
@@ -252,6 +253,29 @@ def test_ranks_of_torchrun(merged: Callable[[str], MergeResult]) -> None:
         reads = reads_of(result, rank)
         assert spans_of(result, rank)["step"] == spans_of(result, rank)["input_wait"] == 6
         assert reads["feeds"].to_pylist() == [o // ITEM // BATCH - 6 * rank for o in reads["offset"].to_pylist()]
+
+
+def test_ranks_that_end_each_step_together_meet_in_it() -> None:
+    """Rank 0 waits 90 ms for input in every other step, and rank 1, which has its input, waits for rank 0."""
+    late = np.where(np.arange(10) % 2 == 0, 90, 0)
+    ends = np.cumsum(late + 30)
+    tables = {}
+    for rank, waited in ((0, late), (1, np.ones(10, dtype=np.int64))):
+        begins = np.append(0, ends[:-1])
+        columns = {
+            "rank": np.full(20, rank), "thread": np.ones(20), "name": ["step"] * 10 + ["fetch"] * 10,
+            "kind": ["step"] * 10 + ["input_wait"] * 10, "step": np.tile(np.arange(10), 2),
+            "start_ns": np.tile(begins, 2) * MS, "end_ns": np.concatenate((ends, begins + waited)) * MS + rank,
+            "fetched_ns": [None] * 20, "origin": [None] * 20,
+        }  # fmt: skip
+        arrays = [pa.array(columns[field.name]).cast(field.type) for field in SPANS_SCHEMA]
+        tables[rank] = pa.table(arrays, schema=SPANS_SCHEMA)
+    met = {rank: spans.filter(pc.field("kind") == "collective") for rank, spans in _with_meetings(tables).items()}
+    waits = {rank: (each["end_ns"].to_numpy() - each["start_ns"].to_numpy()) / MS for rank, each in met.items()}
+    assert waits[0] == pytest.approx(np.zeros(10), abs=2)
+    assert waits[1] == pytest.approx(np.where(late, 89, 0), abs=2)
+    apart = tables | {1: tables[1].set_column(6, "end_ns", pc.add(tables[1]["end_ns"], 20 * MS))}
+    assert _with_meetings(apart) == apart
 
 
 @pytest.mark.parametrize("name", KERAS)
