@@ -93,13 +93,13 @@ def keys_of(schema: Mapping[str, Any], above: str = "") -> Mapping[str, Any]:
 
 def dlio() -> Iterator[str]:
     """The keys of a description that have an effect, and those that have none."""
-    yield "\n| key | takes | default | no effect under |\n|---|---|---|---|"
+    yield "\n| key | takes | default |\n|---|---|---|"
     for key in KEYS.values():
         default = "" if key.default in (None, "", ()) else f"`{key.default}`"
-        yield _row(f"`{key.name}`", key.wanted, default, ", ".join(key.dead))
+        yield _row(f"`{key.name}`", key.wanted, default)
     yield "\n| other key | | why |\n|---|---|---|"
     yield from (_row(f"`{name}`", kind, why) for name, (kind, why) in NOT_FOLLOWED.items())
-    yield "\n| other spelling | followed under `documented` as |\n|---|---|"
+    yield "\n| other spelling | followed as |\n|---|---|"
     yield from (_row(f"`{name}`", f"`{key}`") for name, key in SPELLINGS.items())
 
 

@@ -1,9 +1,8 @@
 """A workload: one typed value for each key of DLIO's YAML that has an effect on the I/O.
 
-Classes are the sections of the YAML and fields are its keys, by DLIO's names (commit e1919d7 of June 2026, and its
-branch mlperf_storage_v2.0). The annotation of a field is its whole rule: type, bounds, and the readings that do not
-look at it. Reading a file, overrides, errors and what `fit` may write follow from the fields: a new key is a field.
-Values are the effective ones under `Workload.reading`: a key without effect has its default, whatever the YAML says.
+Classes are the sections of the YAML and fields are its keys, by the names of DLIO's code (commit e1919d7 of June 2026).
+The annotation of a field is its whole rule: type and bounds. Reading a file, overrides, errors and what `fit` may write
+follow from the fields: a new key is a field. A key without effect has its default, whatever the YAML says.
 """
 
 from __future__ import annotations
@@ -15,19 +14,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-Reading = Literal["documented", "head", "v2.0", "v3.0"]
-"""documented: follow DLIO's documentation.
-head, v2.0: follow DLIO's code (main of June 2026; the branch mlperf_storage_v2.0, which MLPerf Storage v2.0 runs).
-v3.0: follow MLPerf Storage v3.0's own line of the code (the repository DLIO_local_changes of mlcommons, July 2026)."""
-
-READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
-
 Framework = Literal["tensorflow", "pytorch"]
 Format = Literal[
     "tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png", "indexed_binary", "mmap_indexed_binary", "synthetic"
 ]
 WHOLE_FILES = ("npz", "npy", "jpeg", "png")
-"""Formats whose files MLPerf Storage v3.0 reads whole for each sample, without decoding."""
+"""Formats whose files PyTorch's readers read whole for each sample, without decoding."""
 
 Shuffle = Literal["off", "seed", "random"]
 
@@ -97,16 +89,6 @@ NO_TIME = Distribution()
 """The distribution of a time that is always 0."""
 
 
-def _dead(why: str, *readings: Reading) -> Meta:
-    """What the annotation of a key has if these readings do not look at it."""
-    return Meta(extra={"dead": dict.fromkeys(readings, why)})
-
-
-_ABSENT_IN_V2 = _dead("this version does not know it", "v2.0")
-_NO_CHUNK_SIZE = _dead("DLIO stores it and nothing reads it: use dataset.hdf5.chunk_dims", "head", "v3.0")
-_V3_ALONE = _dead("MLPerf Storage v3.0 alone knows it (--reading v3.0)", "documented", "head", "v2.0")
-_NEVER_READ = _dead("DLIO stores it under a name that nothing reads", "head", "v2.0", "v3.0")
-
 MOST = 1 << 62
 """Largest whole number: byte offsets and products of a few counts stay below 64 bits."""
 
@@ -157,9 +139,9 @@ class Hdf5:
     max_shape: largest dimensions of a record in a dataset that can grow; empty for one that cannot.
     """
 
-    chunk_dims: Annotated[Dims, _ABSENT_IN_V2] = ()
-    num_dset_per_record: Annotated[int, Meta(ge=1, le=10_000), _ABSENT_IN_V2] = 1
-    max_shape: Annotated[Dims, _ABSENT_IN_V2] = ()
+    chunk_dims: Dims = ()
+    num_dset_per_record: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    max_shape: Dims = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +149,7 @@ class Dataset:
     """The files. `record_dims`, where not empty, replaces `record_length_bytes` (`files.py` has exact sizes).
 
     chunk_size: of HDF5 files, bytes of a square chunk of one sample, where `hdf5.chunk_dims` is empty; 0: none.
-    generation_buffer_size: bytes that the generator of indexed binary files holds; offsets restart with each buffer.
-    skip_listing: the loader computes the names instead of listing the folder, and stats the first, the last and each
-    `listing_validation_interval`-th file; none if that is 0 (v3.0).
+    skip_listing: PyTorch's loader computes the names instead of listing the folder.
     """
 
     format: Format = "tfrecord"
@@ -179,20 +159,17 @@ class Dataset:
     num_samples_per_file: Count = 1
     record_length_bytes: Annotated[float, Meta(ge=1, le=float(MOST))] = 65536
     record_length_bytes_stdev: Number = 0
-    record_length_bytes_resize: Number = 0
-    record_dims: Annotated[Dims, _ABSENT_IN_V2] = ()
-    record_element_type: Annotated[ElementType, _ABSENT_IN_V2] = "uint8"
-    enable_chunking: Annotated[bool, _NO_CHUNK_SIZE] = False
-    chunk_size: Annotated[Size, _NO_CHUNK_SIZE] = 0
+    record_dims: Dims = ()
+    record_element_type: ElementType = "uint8"
+    enable_chunking: bool = False
+    chunk_size: Size = 0
     hdf5: Hdf5 = field(default_factory=Hdf5)
     compression: Literal["none", "gzip", "lzf", "bz2", "zip", "xz"] = "none"
     compression_level: Annotated[int, Meta(ge=0, le=9)] = 4
     num_subfolders_train: Folders = 0
     num_subfolders_eval: Folders = 0
     file_prefix: Annotated[str, Meta(pattern="^[^/]*$", max_length=200)] = "img"
-    generation_buffer_size: Count = 2 << 30
-    skip_listing: Annotated[bool, _V3_ALONE] = False
-    listing_validation_interval: Annotated[Size, _V3_ALONE] = 1000
+    skip_listing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +182,7 @@ class Reader:
     preprocess_time: per sample, in the reader.
     """
 
-    data_loader: Literal["tensorflow", "pytorch", "dali", "native_dali", "synthetic"] = "tensorflow"
-    data_loader_sampler: Literal["iterative", "index"] | None = None
+    data_loader: Literal["tensorflow", "pytorch", "dali"] = "tensorflow"
     batch_size: Count = 1
     batch_size_eval: Count = 1
     read_threads: Threads = 1
@@ -219,14 +195,12 @@ class Reader:
     transfer_size: Size | None = None
     preprocess_time: Distribution = NO_TIME
     odirect: bool = False
-    dont_use_mmap: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
-    """The training loop. `total_training_steps` None: all steps; per epoch under head and v2.0, else over the run.
-
-    computation_time: per step, whatever the batch size."""
+    """The training loop. `total_training_steps`: of the run; None for all. computation_time: per step, whatever the
+    batch size."""
 
     epochs: Ranks = 1
     total_training_steps: Limit = None
@@ -248,7 +222,7 @@ class Evaluation:
 class Checkpoint:
     """When checkpoints are written. `steps_between_checkpoints`, where given, replaces the rule by epochs.
 
-    time_between_checkpoints: seconds before each checkpoint of a run without training.
+    time_between_checkpoints: seconds before each checkpoint of a run without training; the absolute value counts.
     num_checkpoints_write, num_checkpoints_read: of a run without training.
     """
 
@@ -257,10 +231,9 @@ class Checkpoint:
     epochs_between_checkpoints: Count = 1
     steps_between_checkpoints: Limit = None
     mode: Literal["default", "subset"] = "default"
-    fsync: Annotated[bool, _NEVER_READ, _dead("MLPerf's writer syncs every checkpoint", "v3.0")] = False
-    recovery_rank_shift: Annotated[bool, _NEVER_READ] = False
+    fsync: bool = False
     rank_sync: bool = False
-    time_between_checkpoints: Annotated[float, Meta(ge=-_SECONDS, le=_SECONDS)] = 0.0
+    time_between_checkpoints: Annotated[float, Meta(ge=-_SECONDS, le=_SECONDS)] = -1.0
     num_checkpoints_write: Annotated[int, Meta(ge=-1, le=MOST)] = 0
     num_checkpoints_read: Annotated[int, Meta(ge=-1, le=MOST)] = 0
 
@@ -328,7 +301,6 @@ class WorkloadSource:
 class Workload:
     """A validated description. Paths of its files are `storage_root` joined with the folders, as DLIO joins them."""
 
-    reading: Reading = "documented"
     source: WorkloadSource = field(default_factory=WorkloadSource)
     framework: Framework = "tensorflow"
     workflow: Workflow = field(default_factory=Workflow)

@@ -16,15 +16,9 @@ from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.workloads.description import Dataset, Workload
 
 GENERATION_SEED = 10
-_JPEG_SHARE = 0.57
-"""Bytes of a JPEG of grey noise per pixel, from DLIO's documentation: 150,528 pixels become 85.3 kB."""
 
 HDF5_HEADER_BYTES = 2048
 """Bytes before the data, in the layout of `libver="latest"`."""
-
-_TREE_NODE_BYTES, _TREE_HEADER_BYTES, _TREE_BYTES = 3136, 4536, 6584
-"""The older layout's chunk index: a node for three dimensions (64 chunks at most, about 57 in all but the first); bytes
-before the first chunk; and all bytes that are not data if one node holds the index."""
 
 LABEL_BYTES = 8
 _MOST_DATASETS = 5
@@ -54,7 +48,7 @@ class FileSet:
     folder: absolute; files lie in it or in its `subfolders`.
     dims: int64[files, d], of one record each. sample_bytes: int64[files], of one record. sizes: int64[files].
     sides: suffixes of the index files beside each data file; `side_bytes`: size of each.
-    Sizes are exact but for csv of other numbers than uint8, jpeg, and compressed or finely chunked data.
+    Sizes are exact but for csv of other numbers than uint8, and compressed or finely chunked data.
     """
 
     folder: str
@@ -122,14 +116,12 @@ def _file_set(workload: Workload, part: str, dims: np.ndarray, subfolders: int) 
     sample = elements * _element_bytes(data)
     if data.format == "hdf5" and len(dims):
         shapes, _, which = distinct_rows(*dims.T)  # each distinct record shape is laid out once
-        layouts = [hdf5_layout(data, tuple(map(int, each)), workload.reading) for each in shapes]
+        layouts = [hdf5_layout(data, tuple(map(int, each))) for each in shapes]
         sizes = np.array([layout.file_bytes for layout in layouts], dtype=np.int64)[which]
     elif data.format == "tfrecord":
-        # v2.0 stores the side of an image as its size.
-        side = np.full(len(sample), int(math.sqrt(data.record_length_bytes)), dtype=np.int64)
-        sizes = samples * record_bytes(sample, side if workload.reading == "v2.0" else sample)
+        sizes = samples * record_bytes(sample)
     else:
-        sizes = _sizes(workload, elements, sample)
+        sizes = _sizes(data, elements, sample)
     indexed = data.format in ("indexed_binary", "mmap_indexed_binary")
     return FileSet(
         folder=posixpath.join(folder, part),
@@ -148,25 +140,18 @@ def _element_bytes(data: Dataset) -> int:
     return 1 if data.format in ("jpeg", "png") else np.dtype(data.record_element_type).itemsize
 
 
-def _sizes(workload: Workload, elements: np.ndarray, sample: np.ndarray) -> np.ndarray:
+def _sizes(data: Dataset, elements: np.ndarray, sample: np.ndarray) -> np.ndarray:
     """int64[files], for formats whose size has a formula; `elements` and `sample`: elements and bytes of one record."""
-    data = workload.dataset
     samples = data.num_samples_per_file
-    if data.format == "npz" and data.compression == "zip":
-        arrays, which = np.unique(sample * samples, return_inverse=True)
-        deflated = [compressed_bytes(int(each), data.record_element_type, "gzip", 6) for each in arrays]
-        return np.array(deflated, dtype=np.int64)[which.reshape(-1)] + 490
     if data.format == "npz":
         return sample * samples + 8 * samples + 490
     if data.format == "npy":
         return sample * samples + 128
     if data.format == "csv":
-        return _csv_bytes(workload, elements)
-    if data.format == "jpeg" and workload.reading == "v3.0":
+        return _csv_bytes(data, elements)
+    if data.format == "jpeg":  # MLPerf's generator writes as many bytes as a record has
         one_size = not data.record_dims and not data.record_length_bytes_stdev
         return np.full(len(elements), int(data.record_length_bytes)) if one_size else elements
-    if data.format == "jpeg":
-        return np.rint(elements * _JPEG_SHARE).astype(np.int64)
     if data.format == "png":
         return elements + 5 * (elements // 16383 + 1) + 63
     if data.format == "synthetic":  # a file holds its number as text
@@ -175,8 +160,8 @@ def _sizes(workload: Workload, elements: np.ndarray, sample: np.ndarray) -> np.n
     return sample * samples
 
 
-def record_bytes(sample: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """int64: bytes of TFRecords with an Example of `sample` bytes of image and the number `size`, framing included."""
+def record_bytes(sample: np.ndarray) -> np.ndarray:
+    """int64: bytes of TFRecords with an Example of `sample` bytes of image and their number, framing included."""
 
     def varint(values: np.ndarray) -> np.ndarray:  # protobuf's integers of variable length
         return np.add.reduce([values >= 1 << bits for bits in range(7, 63, 7)], dtype=np.int64) + 1
@@ -188,31 +173,19 @@ def record_bytes(sample: np.ndarray, size: np.ndarray) -> np.ndarray:
         return message(2 + len(key) + message(message(message(value))))
 
     framing = 8 + 4 + 4
-    return message(entry("image", sample) + entry("size", varint(size))) + framing
+    return message(entry("image", sample) + entry("size", varint(sample))) + framing
 
 
-def _csv_bytes(workload: Workload, elements: np.ndarray) -> np.ndarray:
-    """Rows of random numbers, each followed by a comma or the line's end; v2.0 has row numbers and a heading too."""
-    data, rows, element = workload.dataset, workload.dataset.num_samples_per_file, workload.dataset.record_element_type
+def _csv_bytes(data: Dataset, elements: np.ndarray) -> np.ndarray:
+    """Rows of random numbers, each followed by a comma or the line's end."""
+    element = data.record_element_type
     # Mean bytes of a number and its separator: exact for uint8, which is 0 to 254 with equal probability.
     means = {"uint8": (10 + 90 * 2 + 155 * 3) / 255 + 1, "float16": 7.0, "float32": 11.5, "float64": 19.5, "bool": 5.5}
     if element not in means:
         unsigned = element.startswith("u")
-        bits = 8 * np.dtype(data.record_element_type).itemsize - (not unsigned)
+        bits = 8 * np.dtype(element).itemsize - (not unsigned)
         means[element] = bits * math.log10(2) + 0.9 + (0 if unsigned else 0.5)
-    sizes = np.rint(elements * means[element]).astype(np.int64) * rows
-    if workload.reading == "v2.0":
-        sizes += _digits_below(np.array([rows]))[0] + rows + 1
-        sizes += _digits_below(elements) + elements
-    return sizes
-
-
-def _digits_below(counts: np.ndarray) -> np.ndarray:
-    """Total number of digits of all whole numbers from 0 to `counts` - 1, for each of `counts`."""
-    digits = counts.astype(np.int64).copy()
-    for power in range(1, 19):
-        digits += np.maximum(counts - 10**power, 0)
-    return digits
+    return np.rint(elements * means[element]).astype(np.int64) * data.num_samples_per_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +194,7 @@ class Hdf5Layout:
 
     Measured with h5py 3.16 and HDF5 2.0 on files written as DLIO writes them: datasets and chunks follow each other
     without gaps behind the headers, and `labels` (int64, one per sample) comes last. The index of many chunks follows
-    the first chunk. `older`: the file layout that DLIO v2.0 writes, whose chunk index is a B-tree.
+    the first chunk.
     chunk_shape: empty for contiguous datasets.
     data_offset: of the first dataset or chunk; with an index behind the headers, chunk 0 is taken to follow it.
     data_bytes: stored bytes of one dataset, in whole chunks.
@@ -237,7 +210,6 @@ class Hdf5Layout:
     data_offset: int
     data_bytes: int
     other_bytes: int
-    older: bool
 
     @property
     def sample_bytes(self) -> int:
@@ -265,7 +237,7 @@ class Hdf5Layout:
         return np.arange(begin, begin + self.data_bytes, max(self.chunk_bytes, 1), dtype=np.int64)
 
 
-def hdf5_layout(dataset: Dataset, dims: tuple[int, ...], reading: str) -> Hdf5Layout:
+def hdf5_layout(dataset: Dataset, dims: tuple[int, ...]) -> Hdf5Layout:
     """The layout of a file whose records are `dims`: d1 x d2, or `record_dims`."""
     sets, compression, element = dataset.hdf5.num_dset_per_record, dataset.compression, dataset.record_element_type
     type_size, shape, chunk = np.dtype(element).itemsize, _shape(dataset, dims), dataset.hdf5.chunk_dims
@@ -276,21 +248,16 @@ def hdf5_layout(dataset: Dataset, dims: tuple[int, ...], reading: str) -> Hdf5La
         chunk = _guessed_chunk(shape, type_size)
     count = _chunk_count(shape, chunk) if chunk else 0
     plain = math.prod(chunk or shape) * type_size
-    older = reading == "v2.0"
-    if older and chunk:
-        other = _TREE_BYTES + _TREE_NODE_BYTES * -(-max(count - 64, 0) // 57)
-    else:
-        other = _index_bytes(dataset, count)
+    other = _index_bytes(dataset, count)
     return Hdf5Layout(
-        names=("records",) if older else tuple(f"records_{number}" for number in range(sets)),
+        names=tuple(f"records_{number}" for number in range(sets)),
         type_size=type_size,
         shape=shape,
         chunk_shape=chunk,
         filters=() if compression == "none" else (compression,),
-        data_offset=_TREE_HEADER_BYTES if older and chunk else other if count else HDF5_HEADER_BYTES,
+        data_offset=other if count else HDF5_HEADER_BYTES,
         data_bytes=compressed_bytes(plain, element, compression, dataset.compression_level) * max(count, 1),
         other_bytes=other,
-        older=older,
     )
 
 

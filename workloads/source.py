@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.workloads.description import READINGS, Note, Reading, Workload, WorkloadSource, shown
+from dxt_replay.workloads.description import Note, Workload, WorkloadSource, shown
 from dxt_replay.workloads.files import data_set_files, record_length
 from dxt_replay.workloads.values import REFERENCE, SECRET, SECTIONS, workload_from_values
 
@@ -39,11 +39,9 @@ class ReadWorkload:
     notes: tuple[Note, ...]
 
 
-def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Reading | None = None) -> ReadWorkload:
+def read_workload(source: str | Path, overrides: Sequence[str] = ()) -> ReadWorkload:
     """The workload of a file, of a folder with `.hydra/config.yaml`, or of a shipped name; `overrides`: `KEY=VALUE`.
 
-    reading: None for the reading that the description requests (its key `reading`, which DLIO ignores), else
-    `documented`.
     Raises: UsageError for a source that does not exist or is not a description, and as `workload_from_values`.
     """
     path = _find(str(source))
@@ -59,14 +57,9 @@ def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Re
         # A capture keeps the overrides, but no access keys.
         secret = SECRET.split(".")
         kept.append(f"{override.partition('=')[0]}=..." if secret[: len(key)] == key[: len(secret)] else override)
-    values = resolved(values)
-    asked = values.pop("reading", None) or "documented"
-    own = next((each for each in READINGS if each == asked), None)
-    if own is None:
-        raise UsageError(f"reading: {shown(asked)} is not one of {', '.join(READINGS)}")
     name = path.stem if path.parent == SHIPPED else str(source)
     origin = WorkloadSource(name=name, sha256=hashlib.sha256(text.encode()).hexdigest(), overrides=tuple(kept))
-    workload, notes = workload_from_values(values, reading=reading or own, source=origin)
+    workload, notes = workload_from_values(resolved(values), origin)
     return ReadWorkload(workload=workload, notes=notes)
 
 

@@ -1,4 +1,10 @@
-"""Plain YAML values to a checked `Workload`, with a note on each key that it does not follow."""
+"""Plain YAML values to a checked `Workload`, with a note on each key that it does not follow.
+
+What a key does follows from DLIO's code: its main (commit e1919d7, June 2026) for TensorFlow and checkpoints, MLPerf
+Storage v3.0's line of it (DLIO_local_changes, f6796ed, July 2026) for PyTorch. What the code ignores and DLIO's
+documentation describes (`record_length`, `chunk_size`, `fsync`, preprocessing of TFRecord) is done. A description that
+DLIO's code would not follow although it says which bytes are read is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 from msgspec import Meta, inspect
 
 from dxt_replay.traces.errors import UsageError
@@ -16,44 +23,41 @@ from dxt_replay.workloads.description import (
     FAMILY_PARAMETERS,
     MOST,
     NO_TIME,
+    WHOLE_FILES,
     Distribution,
     Family,
     Note,
     NoteKind,
-    Reading,
     Workload,
     WorkloadSource,
     shown,
 )
 from dxt_replay.workloads.files import largest_shape
-from dxt_replay.workloads.readings import Given, apply_reading
 
 NOT_FOLLOWED: Mapping[str, tuple[NoteKind, str]] = {
     "dataset.record_element_bytes": ("without effect", "DLIO computes it from record_element_type"),
     "reader.file_access": ("without effect", "DLIO stores it and nothing reads it"),
+    "reader.dont_use_mmap": ("without effect", "it is for the loader native_dali"),
+    "reader.data_loader_sampler": ("without effect", "the order of the samples is the loader's"),
+    "checkpoint.recovery_rank_shift": ("without effect", "DLIO stores it under a name that nothing reads"),
     "checkpoint.type": (
         "without effect", "DLIO stores it and nothing reads it: which ranks write follows from model.parallelism"
     ),
     "workflow.debug": ("without effect", "DLIO does not know it"),
+    "reading": ("without effect", "there is one reading of DLIO"),
     "storage.storage_options": (
         "not expressed", "requests to an object store cannot be expressed: the data set is taken as files"
     ),
-    "reader.data_loader_classname": (
-        "not expressed", "what your own class reads is not known: the loader is the one of data_loader"
-    ),
-    "reader.reader_classname": (
-        "not expressed", "what your own class reads is not known: the reader is the one of the format"
-    ),
-    "checkpoint.checkpoint_mechanism_classname": (
-        "not expressed", "what your own class writes is not known: taken as the framework's"
+    **dict.fromkeys(
+        ("reader.data_loader_classname", "reader.reader_classname", "checkpoint.checkpoint_mechanism_classname"),
+        ("not expressed", "what your own class does is not known: taken as what DLIO has in its place"),
     ),
     "dataset.num_files_generated": ("not expressed", "the names of the files have num_files_train in its place"),
-    "dataset.parquet": (
-        "not expressed", "Parquet files cannot be described by DLIO's main line; see the shipped flux and dlrm"
-    ),
+    "dataset.listing_validation_interval": ("not expressed", "looking for the files is not part of the capture"),
     **dict.fromkeys(
         (
-            "dataset.keep_files", "dataset.data_gen_method",
+            "dataset.keep_files", "dataset.data_gen_method", "dataset.generation_buffer_size",
+            "dataset.record_length_bytes_resize", "dataset.record_length_resize",
             "reader.pin_memory", "reader.multiprocessing_context", "reader.transformed_record_dims",
             "reader.transformed_record_element_type", "reader.write_threads", "checkpoint.randomize_tensor",
             "checkpoint.ksm", "workflow.profiling", "workflow.query", "output.folder", "output.log_file",
@@ -63,10 +67,8 @@ NOT_FOLLOWED: Mapping[str, tuple[NoteKind, str]] = {
         ("not I/O", "it changes no request"),
     ),
 }  # fmt: skip
-"""Keys without a value in a `Workload`: the kind of the note on them, and why.
-
-without effect: under any reading. not expressed: the note says what is assumed instead. not I/O: memory, logging,
-profilers, names of output files."""
+"""Keys without a value in a `Workload`: the kind of the note on them, and why. not expressed: the note says what is
+assumed instead. not I/O: memory, logging, profilers, names of output files."""
 
 SECRET = "storage.storage_options"
 """The section that may hold access keys."""
@@ -74,14 +76,13 @@ SECRET = "storage.storage_options"
 SPELLINGS: Mapping[str, str] = {
     "dataset.record_length": "dataset.record_length_bytes",
     "dataset.record_length_stdev": "dataset.record_length_bytes_stdev",
-    "dataset.record_length_resize": "dataset.record_length_bytes_resize",
     "dataset.num_dset_per_record": "dataset.hdf5.num_dset_per_record",
     "dataset.chunk_dims": "dataset.hdf5.chunk_dims",
     "dataset.max_shape": "dataset.hdf5.max_shape",
     "model.model_size": "model.model_size_bytes",
     "checkpoint.model_size": "model.model_size_bytes",
 }
-"""Spellings of DLIO's documentation and of its version 1 -> the key that DLIO's code reads."""
+"""Spellings of DLIO's documentation and of its version 1 (MLPerf Storage v0.5 and v1.0) -> the key."""
 
 REFERENCE = "${"
 """Begin of a reference in a text: one that is left refers to what the description does not hold."""
@@ -97,14 +98,11 @@ _Deviation = Annotated[float, Meta(ge=0, le=_MOST_S)]
 
 
 class Key:
-    """One key of DLIO: its full name, type, default, the readings without effect (`dead`), and `wanted`, which
-    completes "... is not" in an error."""
+    """One key of DLIO: its full name, type, default, and `wanted`, which completes "... is not" in an error."""
 
     def __init__(self, name: str, hint: Any, default: Any) -> None:
         self.name, self.hint, self.default = name, hint, default
-        kind, self.dead = inspect.type_info(hint), dict[Reading, str]()
-        for meta in getattr(hint, "__metadata__", ()):
-            self.dead |= (meta.extra or {}).get("dead", {})
+        kind = inspect.type_info(hint)
         if isinstance(kind, inspect.Metadata):
             kind = kind.type
         self.optional = isinstance(kind, inspect.UnionType)
@@ -201,7 +199,7 @@ def _keys_below(section: Any, prefix: str = "") -> Iterator[Key]:
         name = prefix + each.name
         if each.name in inner:
             yield from _keys_below(inner[each.name], f"{name}.")
-        elif name not in ("reading", "source"):
+        elif name != "source":
             yield Key(name, hints[each.name], each.default)
 
 
@@ -218,25 +216,123 @@ _DEVIATIONS = {f"{name}_stdev": name for name, key in KEYS.items() if key.hint i
 
 
 def workload_from_values(
-    values: Mapping[Any, Any], *, reading: Reading = "documented", source: WorkloadSource | None = None
+    values: Mapping[Any, Any], source: WorkloadSource | None = None
 ) -> tuple[Workload, tuple[Note, ...]]:
-    """The workload that `values` (sections of keys, as in DLIO's YAML) describes under `reading`, and notes.
+    """The workload that `values` (sections of keys, as in DLIO's YAML) describes, and notes.
 
-    Raises: UsageError for a value that its key cannot have, and for keys that contradict each other.
+    Raises: UsageError for a value that its key cannot have, for keys that contradict each other, and for keys that DLIO
+    ignores although they say which bytes are read.
     """
-    raw = dict(_flat(values))
     notes: list[Note] = []
-    given = Given({name: key.default for name, key in KEYS.items()})
-    for name, value in _times_with_deviation(_one_spelling(raw, reading, notes)).items():
-        key = KEYS.get(name)
-        if key is not None and reading not in key.dead:
-            given[name] = key.value(value)
+    given = _Given({name: key.default for name, key in KEYS.items()})
+    for name, value in _times_with_deviation(_one_spelling(dict(_flat(values)))).items():
+        if name in KEYS:
+            given[name] = KEYS[name].value(value)
         else:
-            notes.append(_left_out(name, value, reading))
-    notes += apply_reading(given, raw, reading)
-    workload = _built(Workload, "", given, reading=reading, source=source or WorkloadSource())
+            notes.append(_left_out(name, value))
+    given.setdefault("reader.data_loader", given["framework"])
+    notes += _effects(given)
+    workload = _built(Workload, "", given, source=source or WorkloadSource())
     _check(workload)
     return workload, tuple(notes)
+
+
+class _Given(dict[str, Any]):
+    """Full name of a key -> its checked value, for the keys that the description gives; others have their defaults."""
+
+    def __init__(self, defaults: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._defaults = defaults
+
+    def __missing__(self, name: str) -> Any:
+        return self._defaults[name]
+
+    def note(self, key: str, kind: NoteKind, why: str) -> Note:
+        """A note on the value that the key has."""
+        return Note(key=key, value=shown(self[key]), kind=kind, why=why)
+
+
+def _effects(given: _Given) -> Iterator[Note]:
+    """Change `given` to what has an effect, and say what has none, or another one than its text says."""
+    trains, of, loader = given["workflow.train"], given["dataset.format"], given["reader.data_loader"]
+    yield from _phases(given)
+    if given["storage.storage_type"] in ("s3", "aistore"):
+        why = "requests to an object store cannot be replayed; the objects are taken as files"
+        yield given.note("storage.storage_type", "not expressed", why)
+    elif given["storage.storage_type"] == "direct_fs":
+        why = "that its reads bypass the page cache; replay with run --api direct"
+        yield given.note("storage.storage_type", "not expressed", why)
+    if given["dataset.compression"] not in (("none", "gzip", "lzf") if of == "hdf5" else ("none",)):
+        raise UsageError(
+            f"dataset.compression {given['dataset.compression']} with dataset.format {of}: DLIO compresses hdf5 alone, "
+            "with gzip or lzf; leave the key out"
+        )
+    key, keeps = "reader.read_type", loader == "dali" or (loader == "pytorch" and of not in WHOLE_FILES)
+    if key in given and (given[key] == "memory") != keeps:
+        does = "takes any value for memory" if keeps else "reads a file again for each of its samples"
+        raise UsageError(f"{key} {given[key]}: DLIO {does} with loader {loader} and format {of}; leave the key out")
+    key = "reader.file_shuffle"
+    if given.get(key) == "off":
+        yield given.note(key, "read as", "DLIO shuffles for any value, off included; leave it out")
+        given[key] = "seed"
+    size, dims = "dataset.chunk_size", "dataset.hdf5.chunk_dims"
+    hdf5_alone = ("dataset.enable_chunking", size, dims, "dataset.hdf5.num_dset_per_record", "dataset.hdf5.max_shape")
+    for idle, why, *keys in (
+        (of != "hdf5", f"it is for hdf5 files, and dataset.format is {of}", *hdf5_alone),
+        (given[dims], f"{dims} is given too", size),
+        (not given["dataset.enable_chunking"], "dataset.enable_chunking is off", size),
+        (given["dataset.compression"] != "gzip", "only gzip has levels", "dataset.compression_level"),
+        (of != "tfrecord", f"it is for tfrecord files, and dataset.format is {of}", "reader.transfer_size"),
+        (of not in ("npy", "npz"), f"it is for npy and npz files, and dataset.format is {of}", "reader.odirect"),
+        (of in ("jpeg", "png"), "images have elements of uint8", "dataset.record_element_type"),
+    ):
+        for key in keys:
+            if idle and key in given:
+                yield given.note(key, "without effect", why)
+                del given[key]
+    if given["dataset.enable_chunking"] and not (given[size] or given[dims]):
+        raise UsageError(
+            f"dataset.enable_chunking is on without {size}: give the bytes of a chunk, such as {size}=65536"
+        )
+    yield from _record(given)
+    if trains and loader == "pytorch" and given["reader.read_threads"] == 1:
+        why = "that MLPerf Storage starts up to 8 readers for 1, as many as a rank has cores: the capture has 1"
+        yield given.note("reader.read_threads", "not expressed", why)
+    if given["workflow.checkpoint"] and given["framework"] == "tensorflow":
+        why = (
+            "TensorFlow's checkpoints are approximate: their temporary files and renames, and what is read back while "
+            "they are written, are left out, and each tensor is one write"
+        )
+        yield given.note("workflow.checkpoint", "read as", why)
+
+
+def _phases(given: _Given) -> Iterator[Note]:
+    trains, makes_data = given["workflow.train"], given["workflow.generate_data"]
+    counts = [given[f"checkpoint.num_checkpoints_{each}"] for each in ("write", "read")]
+    if not trains and not (given["workflow.checkpoint"] and (max(counts) > 0 or not makes_data)):
+        only = "it only writes its data set" if makes_data else "it has no I/O"
+        raise UsageError(
+            f"it neither trains nor writes checkpoints without training, so {only}: switch one on, such as with "
+            "workflow.train=true (the data set itself is made by dxt-replay stage)"
+        )
+    if not trains and given["workflow.evaluation"]:
+        raise UsageError("workflow.evaluation without workflow.train: DLIO does not evaluate then; leave it out")
+    if makes_data:
+        why = "writing the data set is not part of the capture: dxt-replay stage makes it"
+        yield given.note("workflow.generate_data", "not expressed", why)
+
+
+def _record(given: _Given) -> Iterator[Note]:
+    dims, element, length = (f"dataset.record_{name}" for name in ("dims", "element_type", "length_bytes"))
+    item_bytes = np.dtype(given[element]).itemsize
+    if given[dims] and length in given:
+        if (told := math.prod(given[dims]) * item_bytes) != given[length]:
+            raise UsageError(
+                f"{dims} has {told} bytes and {length} is {given[length]:.12g}: DLIO reads {dims} alone; leave one out"
+            )
+        del given[length]
+    if item_bytes > 1 and not given[dims]:
+        yield given.note(element, "read as", "DLIO writes record_length_bytes elements of this type, not bytes")
 
 
 def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
@@ -266,20 +362,15 @@ def _keys_of(section: str, keys: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _one_spelling(raw: Mapping[str, Any], reading: Reading, notes: list[Note]) -> dict[str, Any]:
-    """`raw` with the documentation's spellings replaced by those of DLIO's code, if these are followed."""
+def _one_spelling(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`raw` with each key under one name. Raises: UsageError for two spellings with two values."""
     spelled: dict[str, Any] = {}
     for name, value in raw.items():
-        right = SPELLINGS.get(name)
-        if right is None:
-            spelled[name] = value
-        elif reading == "documented" and right not in raw:
-            spelled[right] = value
-            why = f"as {right}; DLIO's code ignores it since MLPerf Storage v2.0"
-            notes.append(Note(key=name, value=shown(value), kind="read as", why=why))
-        else:
-            why = f"{right} is given too" if right in raw else f"DLIO's code reads {right} alone"
-            notes.append(Note(key=name, value=shown(value), kind="without effect", why=why))
+        right = SPELLINGS.get(name, name)
+        if right in spelled and spelled[right] != value:
+            first = next(each for each in raw if SPELLINGS.get(each, each) == right)
+            raise UsageError(f"{first} {shown(spelled[right])} and {name} {shown(value)} are one key: leave one out")
+        spelled[right] = value
     return spelled
 
 
@@ -296,11 +387,9 @@ def _times_with_deviation(values: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _left_out(name: str, value: Any, reading: Reading) -> Note:
+def _left_out(name: str, value: Any) -> Note:
     """The note on a key that is not followed."""
     outer = ".".join(name.split(".")[:2])
-    if name in KEYS:
-        return Note(key=name, value=shown(value), kind="without effect", why=KEYS[name].dead[reading])
     known = sorted({*KEYS, *NOT_FOLLOWED, *SPELLINGS, *_DEVIATIONS})
     near = get_close_matches(name, known, n=1, cutoff=0.8)
     near += [each for each in known if each.split(".")[-1] == name.split(".")[-1]]
@@ -346,10 +435,6 @@ def _check(workload: Workload) -> None:
         (
             trains and loader == "tensorflow" and not reader.read_threads,
             "reader.read_threads 0 is for pytorch: tensorflow reads with at least 1 thread",
-        ),
-        (
-            trains and loader == "native_dali" and data.format not in ("jpeg", "png", "npy", "tfrecord"),
-            f"reader.data_loader native_dali reads jpeg, png, npy and tfrecord, not {data.format}",
         ),
         (
             dims and data.record_length_bytes_stdev,

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 TRACERS = ("darshan", "strace", "dftracer", "requests", "marks")
 """Those of `profiler_merge.recorder.tracers`."""
 
-READINGS = ("documented", "head", "v2.0", "v3.0")
-"""Those of `workloads.description`."""
-
 _CLOCK_STEP_S = 2.0
 """Coarsest time of a file, of FAT; times of Lustre and NFS are of a server's clock."""
 
@@ -473,7 +470,7 @@ class GeneratedCapture(Result):
         return {
             "capture": str(self.capture),
             "workload": self.workload.source.name,
-            "reading": self.workload.reading,
+            "reading": "main and v3.0",
             "overrides": list(self.workload.source.overrides),
             **self.generated.as_json(),
             "notes": [asdict(note) for note in self.notes],
@@ -487,14 +484,6 @@ def generate(
     output: PathLike,
     *,
     overrides: Annotated[Sequence[str] | Mapping[str, Any], Argument("[KEY=VALUE]...", text=True)] = (),
-    reading: Annotated[
-        str | None,
-        Option(
-            "Follow DLIO's documentation, its code of June 2026 (head), or MLPerf Storage v2.0 or v3.0.  "
-            "[default: what WORKLOAD names, else documented]",
-            choices=READINGS,
-        ),
-    ] = None,
     device: Annotated[
         str | None,
         Option("Storage that the times assume, or null.  [default: latency=100us,bandwidth=1GB/s]", "DEVICE"),
@@ -526,7 +515,7 @@ def generate(
 
     if isinstance(overrides, Mapping):
         overrides = [override_text(key, value) for key, value in overrides.items()]
-    found = read_workload(Path(workload), tuple(overrides), reading)  # type: ignore[arg-type]
+    found = read_workload(Path(workload), tuple(overrides))
     check_ranks(found.workload, ranks)
     with (
         Workers(workers or 1) if executor is None else nullcontext(workers_of(executor)) as shared,

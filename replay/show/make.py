@@ -222,7 +222,7 @@ def _failures(failed: Mapping[str, str], done: str) -> Sequence[Section]:
 
 GENERATED = figures("""
     capture | {capture} | path of the capture
-    workload | {workload}, reading {reading} | name or file of the description
+    workload | {workload} | name or file of the description
     steps of a rank | {steps} | training steps of each rank
     files | {files} | number of files
     operations | {operations} | number of operations of all ranks

@@ -24,7 +24,7 @@ MS = 1_000_000
 STEPS = 40
 
 CASES: Mapping[str, str] = {
-    "generate": "generate default reader.batchsize=3 --reading head --ranks 2 -o w.capture --force",
+    "generate": "generate default reader.batchsize=3 --ranks 2 -o w.capture --force",
     "generate-list": "generate --list",
     "merge": "merge LOG --profile PROFILE --profile PROFILE -o again.capture --force",
     "merge-no-profile": "merge LOG -o bare.capture --force",

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.workloads.description import READINGS
 from dxt_replay.workloads.files import data_set_files
 from dxt_replay.workloads.source import (
     MAX_CHARACTERS,
@@ -91,7 +90,7 @@ def test_what_is_not_a_description_is_refused(tmp_path, monkeypatch, name, text,
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_workloads_are_followed_whole(name):
     found = read_workload(name)
-    said = {"model.model_size", "reader.sample_shuffle"}
+    said = {"dataset.record_length_bytes_resize", "reader.read_threads"}
     if found.workload.framework == "tensorflow":
         said.add("workflow.checkpoint")  # TensorFlow's checkpoints are approximate
     assert {note.key for note in found.notes} <= said
@@ -138,35 +137,35 @@ def nested(keys):
     return sections
 
 
-@given(SECTIONS, st.sampled_from(READINGS))
-def test_any_values_end_in_a_workload_or_an_error(keys, reading):
+@given(SECTIONS)
+def test_any_values_end_in_a_workload_or_an_error(keys):
     with suppress(UsageError):
-        data_set_files(workload_from_values(nested(keys), reading=reading)[0])
+        data_set_files(workload_from_values(nested(keys))[0])
 
 
-@given(SECTIONS | VALUES | st.dictionaries(st.text(max_size=8), VALUES), st.sampled_from(READINGS))
+@given(SECTIONS | VALUES | st.dictionaries(st.text(max_size=8), VALUES))
 @settings(max_examples=examples(50))
-def test_any_yaml_ends_in_a_workload_or_an_error(tmp_path_factory, document, reading):
+def test_any_yaml_ends_in_a_workload_or_an_error(tmp_path_factory, document):
     path = tmp_path_factory.mktemp("fuzz") / "w.yaml"
     path.write_text(yaml.safe_dump(document, allow_unicode=True), errors="ignore")
-    ends_well(path, [], reading)
+    ends_well(path, [])
 
 
 @given(st.binary(max_size=200) | st.text("{}[]:,-&*!|>'\"#%@` \n\tab0.~?<=", max_size=60).map(str.encode))
 def test_any_bytes_end_in_a_workload_or_an_error(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fuzz") / "w.yaml"
     path.write_bytes(data)
-    ends_well(path, [], "documented")
+    ends_well(path, [])
 
 
 @given(st.sampled_from(NAMES), st.text(max_size=20) | st.text("{}[]:,'\"\\ a0._-e", max_size=9))
 def test_any_override_ends_in_a_workload_or_an_error(name, value):
-    ends_well("default", [f"{name}={value}"], "documented")
+    ends_well("default", [f"{name}={value}"])
 
 
-def ends_well(source, overrides, reading):
+def ends_well(source, overrides):
     with suppress(UsageError):
-        data_set_files(read_workload(source, overrides, reading).workload)
+        data_set_files(read_workload(source, overrides).workload)
 
 
 def test_scalars_are_read_as_dlio_reads_them():
@@ -263,10 +262,9 @@ workload:
 )
 def test_resolved_configurations_of_mlperf_are_read(tmp_path, text, name):
     (tmp_path / "config.yaml").write_text(text)
-    for reading in ("documented", "v2.0"):
-        found = read_workload(tmp_path, reading=reading)
-        assert found.workload.model.name == name
-        assert not [note for note in found.notes if note.kind == "unknown" and note.key != "workflow.debug"]
+    found = read_workload(tmp_path)
+    assert found.workload.model.name == name
+    assert not [note for note in found.notes if note.kind == "unknown" and note.key != "workflow.debug"]
 
 
 @pytest.mark.parametrize("folder", [".hydra", "configs", "dlio_config"])
@@ -282,7 +280,6 @@ def test_sizes_stand_under_the_names_that_dlio_read_until_v1(tmp_path, text, rec
     found = read_workload(tmp_path)
     assert found.workload.dataset.record_length_bytes == record
     assert found.workload.model.model_size_bytes == model
-    assert "ignores it since MLPerf Storage v2.0" in " ".join(note.line for note in found.notes)
 
 
 def test_a_run_that_made_its_data_set_is_refused_though_it_has_a_rule_for_checkpoints(tmp_path):
@@ -290,9 +287,8 @@ def test_a_run_that_made_its_data_set_is_refused_though_it_has_a_rule_for_checkp
     (tmp_path / "w.yaml").write_text(
         V05_BERT.replace("generate_data: false, train: true", "generate_data: true, train: false")
     )
-    for reading in ("documented", "head", "v2.0"):
-        with pytest.raises(UsageError, match=r"only writes its data set: .* made by dxt-replay stage"):
-            read_workload(tmp_path / "w.yaml", reading=reading)
+    with pytest.raises(UsageError, match=r"only writes its data set: .* made by dxt-replay stage"):
+        read_workload(tmp_path / "w.yaml")
 
 
 def test_references_stand_for_what_omegaconf_gives():

@@ -99,11 +99,11 @@ def fit(seen: Observation, *, batch: int | None = None) -> Estimates:
 
 
 def workload_of(estimates: Estimates) -> Workload:
-    """The description under DLIO's documentation. Raises: UsageError where its values contradict each other."""
+    """The description. Raises: UsageError where its values contradict each other."""
     values: dict[str, Any] = {}
     for key, (value, _) in estimates.items():
         values = overridden(values, key.split("."), value)
-    return workload_from_values(values, reading="documented")[0]
+    return workload_from_values(values)[0]
 
 
 class _Batch(NamedTuple):

@@ -1,9 +1,9 @@
 """The files of a checkpoint: which rank writes which tensors by DLIO's rules, and with what requests. Pure.
 
 PyTorch's archive is an uncompressed zip with the data of each entry at a multiple of 64 bytes: the pickled dictionary,
-a few small entries, then one entry for each tensor. Python writes and reads it through a buffer of one block. Source:
-PyTorch 2.1 and later (`caffe2/serialize/inline_container.cc`, `torch/serialization.py`), checked with strace. Archives
-above 4 GiB have 8 more bytes for each entry, which are left out.
+a few small entries, then one entry for each tensor. Python writes it through a buffer of one block. Source: PyTorch 2.1
+and later (`caffe2/serialize/inline_container.cc`, `torch/serialization.py`), checked with strace. Archives above 4 GiB
+have 8 more bytes for each entry, which are left out. It is loaded as MLPerf Storage v3.0 does: by several threads.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from dxt_replay.workloads.generate.requests import CALL_BYTES, CLOSE, NO_OFFSET,
 SYNC = OPS.index("sync")
 POSIX, STDIO = APIS.index("POSIX"), APIS.index("STDIO")
 
-STREAM_BYTES = 32 << 20
-"""Size of MLPerf Storage v3.0's write requests: it writes a checkpoint's bytes without its tensors."""
-
-STREAM_READERS, STREAM_READ_BYTES = 4, 128 << 20
-"""Threads that each read a part of such a checkpoint, and the size of their requests."""
+LOADING_READERS, LOADING_BYTES = 4, 128 << 20
+"""Threads that each load a part of a file of PyTorch, and the size of their requests (MLPerf Storage v3.0)."""
 
 STATE_NAME = "checkpoint"
 """TensorFlow's file that names the latest checkpoint of a folder: all ranks write the same one."""
@@ -48,7 +45,8 @@ Items = tuple[tuple[str, Union[int, "Items"]], ...]
 Request = tuple[int, int]
 """Offset and length."""
 
-ROW = np.dtype([("op", np.int8), ("offset", np.int64), ("length", np.int64)])
+ROW = np.dtype([("op", np.int8), ("offset", np.int64), ("length", np.int64), ("thread", np.int64)])
+"""An operation; thread: 0 for the training thread, else the number of a thread that loads, from 1."""
 
 
 class FileOperations(NamedTuple):
@@ -189,30 +187,23 @@ def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[F
     """The writes of a shard: PyTorch's zip, or the three files of TensorFlow. block_bytes: block size of the file
     system."""
     if workload.framework == "tensorflow":
-        files = _tensorflow_files(workload, shard)
-        return tuple(_operations(name, [(WRITE, _behind(sizes))], api=STDIO) for name, sizes in files.items())
-    name, sync = f"{shard.name}.pt", [(SYNC, [(NO_OFFSET, 0)])]
-    if workload.reading == "v3.0":
-        return (_operations(name, [(WRITE, _parts(0, sum(shard.tensors), STREAM_BYTES)), *sync]),)
-    writes, _ = torch_requests(shard.items, shard.datatype, block_bytes)
-    rows = [(STAT, [(NO_OFFSET, 0)]), (WRITE, writes), *(sync if workload.checkpoint.fsync else [])]
-    return (_operations(name, rows),)
+        files = _tensorflow_files(shard)
+        return tuple(_operations(name, [[(WRITE, _behind(sizes))]], api=STDIO) for name, sizes in files.items())
+    writes = (WRITE, torch_requests(shard.items, shard.datatype, block_bytes))
+    sync = [(SYNC, [(NO_OFFSET, 0)])] if workload.checkpoint.fsync else []
+    return (_operations(f"{shard.name}.pt", [[(STAT, [(NO_OFFSET, 0)]), writes, *sync]]),)
 
 
 def loading(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
-    """The reads of a shard: the directory of PyTorch's zip from its end, then each tensor."""
+    """The reads of a shard: each of LOADING_READERS threads opens PyTorch's file for its part of it, side by side."""
     if workload.framework == "tensorflow":
-        files = _tensorflow_files(workload, shard)
+        files = _tensorflow_files(shard)
         data, index, _ = files
-        return tuple(_operations(name, [(READ, _behind(files[name]))]) for name in (index, data))
-    if workload.reading == "v3.0":
-        # Each reader opens the file for its part, one after the other.
-        size = sum(shard.tensors)
-        parts = _parts(0, size, -(-size // STREAM_READERS))
-        reads = [[(READ, _parts(begin, begin + length, STREAM_READ_BYTES))] for begin, length in parts]
-        return (_operations(f"{shard.name}.pt", *reads),)
-    _, requests = torch_requests(shard.items, shard.datatype, block_bytes)
-    return (_operations(f"{shard.name}.pt", [(STAT, [(NO_OFFSET, 0)]), (READ, requests)]),)
+        return tuple(_operations(name, [[(READ, _behind(files[name]))]]) for name in (index, data))
+    size = sum(torch_requests(shard.items, shard.datatype, block_bytes)[-1])
+    parts = _parts(0, size, -(-size // LOADING_READERS))
+    reads = [[(READ, _parts(begin, begin + length, LOADING_BYTES))] for begin, length in parts]
+    return (_operations(f"{shard.name}.pt", reads, first_thread=1),)
 
 
 def _parts(begin: int, end: int, size: int) -> list[Request]:
@@ -225,12 +216,9 @@ def _behind(sizes: Sequence[int]) -> list[Request]:
     return list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
 
 
-def _tensorflow_files(workload: Workload, shard: Shard) -> dict[str, list[int]]:
-    """The files of a checkpoint of TensorFlow, and the sizes of what is written into each.
-
-    The code of v2.0 passes TensorFlow a state that it does not save: no tensor is written.
-    """
-    tensors = [] if workload.reading == "v2.0" else list(shard.tensors)
+def _tensorflow_files(shard: Shard) -> dict[str, list[int]]:
+    """The files of a checkpoint of TensorFlow, and the sizes of what is written into each."""
+    tensors = list(shard.tensors)
     return {
         f"{shard.name}.pb-1.data-00000-of-00001": [*tensors, TF_DATA_BYTES[0] + TF_DATA_BYTES[1] * len(tensors)],
         f"{shard.name}.pb-1.index": [TF_INDEX_BYTES[0] + TF_INDEX_BYTES[1] * len(tensors)],
@@ -238,17 +226,19 @@ def _tensorflow_files(workload: Workload, shard: Shard) -> dict[str, list[int]]:
     }
 
 
-def _operations(name: str, *visits: list[tuple[int, list[Request]]], api: int = POSIX) -> FileOperations:
-    """The operations of some visits, each between an open and a close: (operation, its requests) one after the other.
-    No call moves more than CALL_BYTES."""
-    rows: list[tuple[int, int, int]] = []
-    for visit in visits:
-        rows.append((OPEN, NO_OFFSET, 0))
+def _operations(
+    name: str, visits: list[list[tuple[int, list[Request]]]], *, api: int = POSIX, first_thread: int = 0
+) -> FileOperations:
+    """The operations of some visits, each by a thread and between an open and a close: (operation, its requests) one
+    after the other. No call moves more than CALL_BYTES."""
+    rows: list[tuple[int, int, int, int]] = []
+    for thread, visit in enumerate(visits, first_thread):
+        rows.append((OPEN, NO_OFFSET, 0, thread))
         for op, requests in visit:
             for offset, size in requests:
                 parts = _parts(offset, offset + size, CALL_BYTES) if op in (READ, WRITE) else [(offset, size)]
-                rows += [(op, *part) for part in parts]
-        rows.append((CLOSE, NO_OFFSET, 0))
+                rows += [(op, *part, thread) for part in parts]
+        rows.append((CLOSE, NO_OFFSET, 0, thread))
     found = np.array(rows, dtype=ROW)
     return FileOperations(name, int((found["offset"] + found["length"]).max()), api, found)
 
@@ -257,29 +247,20 @@ _ALIGNMENT, _HEADER, _DESCRIPTOR, _ENTRY, _ENDS = 64, 30, 16, 46, (56, 20, 22)
 
 
 @lru_cache(maxsize=1024)
-def torch_requests(items: Items, datatype: str, block_bytes: int) -> tuple[list[Request], list[Request]]:
-    """The writes of `torch.save` and the reads of `torch.load` (the directory, then the tensors) through a buffer of
-    `block_bytes`, for a dictionary of tensors of one datatype."""
+def torch_requests(items: Items, datatype: str, block_bytes: int) -> list[Request]:
+    """The writes of `torch.save` through a buffer of `block_bytes`, for a dictionary of tensors of one datatype."""
     storage, element_bytes = STORAGES[datatype]
     sizes = {"data.pkl": pickle_bytes(items, storage), ".format_version": 1, ".storage_alignment": 2, "byteorder": 6}
     sizes |= {f"data/{number}": elements * element_bytes for number, elements in enumerate(_elements(items))}
     sizes |= {"version": 2, ".data/serialization_id": 40}
-    entries: list[tuple[int, int, int]] = []  # begin of an entry, of its data, and bytes of these
+    pieces: list[int] = []
     at = named = 0
     for name, size in sizes.items():
         name_bytes = len("archive/") + len(name)
         data = -(-(at + _HEADER + name_bytes + 4) // _ALIGNMENT) * _ALIGNMENT
-        entries.append((at, data, size))
+        pieces += [data - at, size, _DESCRIPTOR]
         at, named = data + size + _DESCRIPTOR, named + _ENTRY + name_bytes
-    end = at + named + sum(_ENDS)
-    pieces = [piece for begin, data, size in entries for piece in (data - begin, size, _DESCRIPTOR)]
-    (pickled, *_), (first_small, *_), *_, (version, *_), (identity, *_) = entries
-    headers = (at, identity, version, first_small, pickled)
-    tails = [max(end - block_bytes, 0), *(max(end - before, 0) for before in (22, 42, 98))]
-    anew = [(0, 4), (0, 4), *((begin, min(block_bytes, end - begin)) for begin in tails)]
-    anew += [(begin, _HEADER) for begin in headers]
-    on = [call for begin, data, size in (entries[0], *entries[4:-2]) for call in ((begin, _HEADER), (data, size))]
-    return _buffered_writes([*pieces, named, *_ENDS], block_bytes), _buffered_reads(anew, on, block_bytes, end)
+    return _buffered_writes([*pieces, named, *_ENDS], block_bytes)
 
 
 def _buffered_writes(pieces: list[int], block_bytes: int) -> list[Request]:
@@ -295,23 +276,6 @@ def _buffered_writes(pieces: list[int], block_bytes: int) -> list[Request]:
                 continue
         held += piece
     return [each for each in found[:-1] if each[1]]
-
-
-def _buffered_reads(anew: list[Request], on: list[Request], block_bytes: int, size: int) -> list[Request]:
-    """The reads that Python's `BufferedReader` makes for reads with an empty buffer each, and then with what it holds:
-    large pieces past it, small ones through it."""
-    found, low, high = [], 0, 0
-    for number, (offset, length) in enumerate([*anew, *on]):
-        if number < len(anew) or not low <= offset < high:
-            low = high = offset
-        missing = offset + length - high
-        if missing > block_bytes:
-            found.append((high, missing))
-            low = high = offset + length
-        elif missing > 0:
-            found.append((high, min(block_bytes, size - high)))
-            low, high = high, high + found[-1][1]
-    return found
 
 
 def pickle_bytes(items: Items, storage: str) -> int:

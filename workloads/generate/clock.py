@@ -8,10 +8,9 @@ the last one has arrived. So all times follow from the durations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -95,73 +94,35 @@ def parse_device(text: str) -> AssumedDevice:
     return AssumedDevice(latency_ns=latency_ns, bytes_per_s=bytes_per_s)
 
 
-MOST_SHUFFLED = 1 << 24
-"""Longest array whose shuffle is repeated to reach DLIO's own state; after a longer one the draws differ from
-DLIO's."""
-
 _STEPS, _EVALUATION, _PREPROCESSING = range(3)
 
 
-def is_seeded(workload: Workload) -> bool:
-    """Whether DLIO seeds NumPy in each epoch, alike on all ranks: its code does, if a shuffle is on."""
-    reader = workload.reader
-    shuffles = {reader.sample_shuffle}
-    if workload.reading != "v3.0":  # there, a shuffle of files leaves each rank in another state
-        shuffles.add(reader.file_shuffle)
-    return workload.reading != "documented" and shuffles != {"off"}
+def draw_alike(workload: Workload) -> bool:
+    """Whether all ranks draw the same times: DLIO draws from NumPy's process-wide generator (its `utility.py`, sleep),
+    which a shuffle of samples seeds alike on all ranks; without one it is not seeded."""
+    return workload.reader.sample_shuffle != "off"
 
 
 def compute_times_ns(
-    workload: Workload,
-    rank: int,
-    epoch: int,
-    count: int,
-    *,
-    seed: int,
-    burn_in: Sequence[int] = (),
-    trained: int | None = None,
+    workload: Workload, rank: int, epoch: int, count: int, *, seed: int, evaluation: bool = False
 ) -> np.ndarray:
-    """int64[count]: compute times of the steps of an epoch (counted from 1) on a rank. A longer draw begins with the
-    same values.
-
-    DLIO draws from NumPy's process-wide generator (`utils/utility.py`, sleep, at commit e1919d7) and sleeps for the
-    absolute value. A shuffle seeds that generator on all ranks alike at the start of each epoch; without one it is not
-    seeded, and `seed` draws. `burn_in`: lengths of the arrays that DLIO shuffled since it seeded NumPy in this epoch.
-    With them, the readings head and v2.0 reproduce DLIO's times exactly.
-    `trained`: None for training steps; for those of an evaluation, the training steps of the epoch, drawn before.
-    """
-    training, evaluation = workload.train.computation_time, workload.evaluation.eval_time
-    times, which = (training, _STEPS) if trained is None else (evaluation, _EVALUATION)
-    if not is_seeded(workload):
-        return _nanoseconds(times, np.random.default_rng([seed, which, epoch, rank]), count)
-    state = np.random.RandomState()
-    of_epoch = (workload.train.seed + epoch * workload.train.seed_change_epoch) % (1 << 32)
-    state.set_state(_shuffled_state(of_epoch, tuple(burn_in)))
-    _nanoseconds(training, state, trained or 0)
-    return _nanoseconds(times, state, count)
+    """int64[count]: compute times of the steps of an epoch (counted from 1) on a rank, or of its evaluation: absolute
+    values of draws, as DLIO sleeps for them. A longer draw begins with the same values."""
+    times = workload.evaluation.eval_time if evaluation else workload.train.computation_time
+    which, who = _EVALUATION if evaluation else _STEPS, 0 if draw_alike(workload) else rank
+    return _nanoseconds(times, np.random.default_rng([seed, which, epoch, who]), count)
 
 
 def preprocess_times_ns(workload: Workload, rank: int, reader: int, count: int, *, seed: int) -> np.ndarray:
-    """int64[count]: preprocessing times of the samples that a reader of a rank fetches, in its order.
-
-    PyTorch seeds NumPy in each worker from a constant: in DLIO's code, readers of one number draw alike on all ranks.
-    """
-    alike = workload.reading != "documented" and workload.reader.data_loader == "pytorch"
-    generator = np.random.default_rng([seed, _PREPROCESSING, reader, 0 if alike else 1 + rank])
-    return _nanoseconds(workload.reader.preprocess_time, generator, count)
-
-
-@lru_cache(maxsize=16)
-def _shuffled_state(seed: int, shuffled: tuple[int, ...]) -> Any:
-    """State of the legacy generator after shuffles of arrays of these lengths: only the length matters."""
-    state = np.random.RandomState(seed)
-    for length in shuffled:
-        if length <= MOST_SHUFFLED:
-            state.shuffle(np.arange(length))
-    return state.get_state()
+    """int64[count]: preprocessing times of the samples that a reader of a rank fetches, in its order. PyTorch seeds
+    NumPy in each worker from a constant, so readers of one number draw alike on all ranks."""
+    who = 0 if workload.reader.data_loader == "pytorch" else 1 + rank
+    return _nanoseconds(
+        workload.reader.preprocess_time, np.random.default_rng([seed, _PREPROCESSING, reader, who]), count
+    )
 
 
-def _nanoseconds(times: Distribution, generator: np.random.Generator | np.random.RandomState, count: int) -> np.ndarray:
+def _nanoseconds(times: Distribution, generator: np.random.Generator, count: int) -> np.ndarray:
     if times.family == "constant":
         seconds = np.full(count, times.parameters[0])
     else:

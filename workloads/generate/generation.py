@@ -180,16 +180,10 @@ def _write_ranks(
 def _listing(workload: Workload, ranks: int) -> Iterator[str]:
     """A warning about the listing of the data folder, which no operation of a capture can express."""
     data = workload.dataset
-    if not workload.workflow.train:
-        return
-    sets = [data.num_files_train, data.num_files_eval * workload.workflow.evaluation]
-    who, files = f"each of {ranks:,} ranks lists", sum(sets)
-    if workload.reading == "v3.0":
-        who, every = "rank 0 lists", data.listing_validation_interval
-        if data.skip_listing:  # the first, the last and each `every`-th file are examined instead; none for 0
-            who = "rank 0 looks for"
-            files = sum(len({0, count - 1, *range(0, count, every)}) for count in sets if count and every)
-    if files:
+    files = data.num_files_train + data.num_files_eval * workload.workflow.evaluation
+    by_one = workload.reader.data_loader == "pytorch"
+    if workload.workflow.train and not (by_one and data.skip_listing):
+        who = "rank 0 lists" if by_one else f"each of {ranks:,} ranks lists"
         yield f"the listing of the data folder is not part of the capture: {who} {files:,} files before the first step"
 
 
@@ -240,7 +234,6 @@ def _info(setting: _Setting, plan: RunPlan, generated: Generated, notes: Sequenc
         "operations_stored": generated.operations,
         "workload": source.name,
         "overrides": list(source.overrides),
-        "reading": workload.reading,
         "seed": seed,
         "device": str(device),
         "block_bytes": block_bytes,

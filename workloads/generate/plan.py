@@ -15,7 +15,7 @@ class Share:
 
     files: files that are used, the first ones in reading order. samples_per_file: samples in each.
     ranks, batch: ranks of the job, and samples that a rank fetches at a time.
-    steps: steps of each rank. per_rank: samples assigned to a rank.
+    steps: steps of each rank. per_rank: samples assigned to a rank. dealt: whether whole files are dealt to the ranks.
     subfolders: number over which the files are spread.
     """
 
@@ -25,6 +25,7 @@ class Share:
     batch: int
     steps: int
     per_rank: int
+    dealt: bool = False
     subfolders: int = 0
 
 
@@ -94,32 +95,24 @@ class RunPlan:
 
 
 def share(workload: Workload, ranks: int, *, evaluation: bool) -> Share:
-    """The share of the training set, or of the set for evaluation.
+    """The share of the training set, or of the set for evaluation. All ranks have equally many steps.
 
-    documented: samples are trimmed so that all ranks have equally many steps. head: files are trimmed instead, to a
-    multiple of samples per step. v2.0: nothing is trimmed, and the last rank may have fewer samples; then all ranks
-    have as many steps as that one, where DLIO would wait forever. v3.0: whole files are dealt to the ranks, as many to
-    each, and the samples of a rank are trimmed.
+    PyTorch: whole files are dealt to the ranks, as many to each, if each gets a batch of them. Else the samples of all
+    files are divided, and rank r has those from r `per_rank` on.
     """
     data, reader, per_file = workload.dataset, workload.reader, workload.dataset.num_samples_per_file
     files = data.num_files_eval if evaluation else data.num_files_train
     batch = reader.batch_size_eval if evaluation else reader.batch_size
-    if workload.reading == "head":
-        files -= files % (per_file * batch * ranks)
-    steps = files * per_file // batch // ranks
-    per_rank = steps * batch if workload.reading == "documented" else -(-files * per_file // ranks)
-    if workload.reading == "v3.0":
-        per_rank = files // ranks * per_file
-        steps = per_rank // batch
-    if workload.reading == "v2.0" and reader.data_loader != "tensorflow":
-        steps = min(steps, max(files * per_file - (ranks - 1) * per_rank, 0) // batch)
+    dealt = reader.data_loader == "pytorch" and files // ranks * per_file >= batch
+    steps = files // ranks * per_file // batch if dealt else files * per_file // batch // ranks
     return Share(
         files=files,
         samples_per_file=per_file,
         ranks=ranks,
         batch=batch,
         steps=steps,
-        per_rank=per_rank,
+        per_rank=steps * batch,
+        dealt=dealt,
         subfolders=data.num_subfolders_eval if evaluation else data.num_subfolders_train,
     )
 
@@ -147,17 +140,6 @@ def _no_steps(workload: Workload, ranks: int) -> str:
             "checkpoint.num_checkpoints_write"
         )
     samples, needed = data.num_files_train * data.num_samples_per_file, reader.batch_size * ranks
-    if workload.reading == "head" and samples >= needed:
-        return (
-            f"the reading head uses files in multiples of samples per file x batch x ranks = "
-            f"{data.num_samples_per_file * needed}, and there are {data.num_files_train}: no step is left; give more "
-            "files, or --reading documented"
-        )
-    if workload.reading == "v3.0" and data.num_files_train < ranks:
-        return (
-            f"the reading v3.0 deals whole files to the ranks, and there are {data.num_files_train} files for {ranks} "
-            "ranks: give at least as many files as ranks"
-        )
     return (
         f"the training set has {samples} samples and a step of {ranks} ranks takes {needed}: no step is left; give "
         "fewer ranks, a smaller reader.batch_size or more dataset.num_files_train"
@@ -169,19 +151,17 @@ def _training(
 ) -> Iterator[Pass | Between]:
     """All epochs with their checkpoints and evaluations. `checkpoints` gets the epoch and step of each checkpoint.
 
-    The code of DLIO counts the limit of steps and the steps between checkpoints anew in each epoch, and its loop ends
-    when it has fetched a batch too many: in several epochs of TFRecord, and where steps are limited."""
-    flow, train, saving, code = workload.workflow, workload.train, workload.checkpoint, workload.reading != "documented"
+    Steps are counted over the run, as DLIO's documentation says (its code counts anew in each epoch). The loop ends when
+    it has fetched a batch too many, in several epochs of TFRecord and where steps are limited."""
+    flow, train, saving = workload.workflow, workload.train, workload.checkpoint
     next_save, next_evaluation = saving.checkpoint_after_epoch, workload.evaluation.eval_after_epoch
     every, limit = saving.steps_between_checkpoints if flow.checkpoint else None, train.total_training_steps
     tfrecord = workload.reader.data_loader == "tensorflow" and workload.dataset.format == "tfrecord"
     fetches, step, trained, began, met = 0, 1, 0, False, False
     for epoch in range(1, train.epochs + 1):
-        done = 0 if code else trained
-        steps = shared.steps if limit is None else max(min(shared.steps, limit - done), 0)
-        in_vain = code and workload.reader.data_loader != "synthetic"
-        extra = int(in_vain and ((tfrecord and train.epochs > 1) or steps < shared.steps))
-        ends = range(every - done % every, steps + 1, every) if every else ()
+        steps = shared.steps if limit is None else max(min(shared.steps, limit - trained), 0)
+        extra = int(steps > 0 and ((tfrecord and train.epochs > 1) or steps < shared.steps))
+        ends = range(every - trained % every, steps + 1, every) if every else ()
         saves = tuple((end, len(checkpoints) + place) for place, end in enumerate(ends))
         checkpoints += [(epoch, end) for end in ends]
         for of_evaluation in (False, True):

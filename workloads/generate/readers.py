@@ -18,13 +18,13 @@ from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import READ
 from dxt_replay.traces.units import seconds_to_ns
 from dxt_replay.workloads.description import NO_TIME, Workload
-from dxt_replay.workloads.generate.checkpoints import FileOperations
+from dxt_replay.workloads.generate.checkpoints import LOADING_READERS, FileOperations
 from dxt_replay.workloads.generate.clock import (
     OPERATION,
     PIECE,
     AssumedDevice,
     compute_times_ns,
-    is_seeded,
+    draw_alike,
     preprocess_times_ns,
 )
 from dxt_replay.workloads.generate.order import BATCH_SAMPLE, sample_order
@@ -97,18 +97,16 @@ class Loaders:
         ]
 
     def _tfrecord(self, segment: Pass) -> TfrecordReads:
-        reader, code = self.workload.reader, self.workload.reading != "documented"
+        reader = self.workload.reader
         shared = self.plan.evaluation if segment.evaluation else self.plan.train
-        by_file = shared.files >= shared.ranks if code else shared.files % shared.ranks == 0
-        kept, shuffle = 1, reader.shuffle_size if reader.sample_shuffle != "off" else 1
-        if code and not by_file:
-            kept = shared.ranks
+        shuffle = reader.shuffle_size if reader.sample_shuffle != "off" else 1
+        kept = 1 if shared.files >= shared.ranks else shared.ranks
         again: tuple[int, ...] = ()
-        # DLIO's code repeats the data set and takes the batches of all epochs, anew in each epoch and evaluation: that
+        # DLIO repeats the data set and takes the batches of all epochs, anew in each epoch and evaluation: that
         # many are buffered when the loop has taken the last batch of the pass.
         epochs = self.workload.train.epochs
         ready = min(reader.prefetch_size, (epochs - 1) * shared.steps)
-        repeats = code and segment.steps >= shared.steps and epochs > 1
+        repeats = segment.steps >= shared.steps and epochs > 1
         if repeats and (ready or segment.fetches > segment.steps):
             whole, batches = divmod(max(ready - 1, 0), shared.steps)
             last = min(ready, batches + 1) + reader.computation_threads
@@ -121,35 +119,30 @@ class Loaders:
             transfer_bytes=TRANSFER_BYTES if reader.transfer_size is None else reader.transfer_size,
             in_turn=self.readers,
             first_lane=1 + self.lanes * segment.evaluation,
-            kept=kept,
             shuffle=shuffle,
             batches_ahead=reader.computation_threads + reader.prefetch_size,
-            by_file=by_file,
             fetches=segment.fetches,
             again=again,
-            preprocessing=None if code else self.preprocessing(segment),
+            preprocessing=self.preprocessing(segment),
             parsers=max(reader.computation_threads, 1),
         )
 
     def compute_ns(self, ranks: np.ndarray, segment: Pass, first: int, last: int) -> np.ndarray:
         """int64 (last - first, ranks): compute times of the steps of a pass, ns."""
-        plan, trained = self.plan, None
-        shuffled: tuple[int, ...] = (plan.train.files, plan.evaluation.files)
-        if self.workload.reader.sample_shuffle != "off":
-            shuffled = (plan.evaluation.per_rank if plan.evaluation.files else plan.train.per_rank,)
-        if segment.evaluation:
-            trained = sum(each.steps for each in plan.passes if not each.evaluation and each.epoch == segment.epoch)
         columns = [
             compute_times_ns(
-                self.workload, rank, segment.epoch, segment.steps, seed=self.seed, burn_in=shuffled, trained=trained
+                self.workload, rank, segment.epoch, segment.steps, seed=self.seed, evaluation=segment.evaluation
             )[first:last]
             for rank in ranks.tolist()
         ]
         return np.stack(columns, axis=1)
 
     def _duration_ns(self, operations: tuple[FileOperations, ...]) -> int:
-        lasts = sum(int(self.device.durations_ns(each.rows["op"], each.rows["length"]).sum()) for each in operations)
-        return max(lasts, 1) if operations else 0
+        """As long as the thread that works longest."""
+        lasts = np.zeros(1 + LOADING_READERS, dtype=np.int64)
+        for each in operations:
+            np.add.at(lasts, each.rows["thread"], self.device.durations_ns(each.rows["op"], each.rows["length"]))
+        return max(int(lasts.max()), 1) if operations else 0
 
     def checkpoint_ns(self, ranks: np.ndarray, *, loads: bool) -> np.ndarray:
         """int64 (ranks,): duration of writing or reading a checkpoint; 0 for ranks that take no part."""
@@ -159,7 +152,7 @@ class Loaders:
     def alike(self, ranks: np.ndarray) -> np.ndarray:
         """int64 per rank: ranks with the same number do everything at the same times."""
         times = (self.workload.train.computation_time, self.workload.evaluation.eval_time)
-        if not is_seeded(self.workload) and any(each.family != "constant" for each in times):
+        if not draw_alike(self.workload) and any(each.family != "constant" for each in times):
             return ranks
         keys = [np.zeros(len(ranks), dtype=np.int64)]
         if self.plan.checkpoints:
@@ -180,16 +173,15 @@ class BatchReads:
 
     def __init__(self, loaders: Loaders, segment: Pass) -> None:
         workload, plan, evaluation = loaders.workload, loaders.plan, segment.evaluation
-        reader, data, mlperf = workload.reader, workload.dataset, workload.reading == "v3.0"
+        reader, data = workload.reader, workload.dataset
+        pytorch = reader.data_loader == "pytorch"
         shared = plan.evaluation if evaluation else plan.train
-        mapped = reader.data_loader == "native_dali" and not reader.dont_use_mmap
-        made_up = mapped or reader.data_loader == "synthetic" or data.format == "tfrecord"
         self._layout = Layout(
-            format="synthetic" if made_up else data.format,
+            format="synthetic" if data.format == "tfrecord" else data.format,
             block_bytes=loaders.block_bytes,
             samples_per_file=data.num_samples_per_file,
-            odirect=reader.odirect or reader.data_loader == "native_dali",
-            whole=mlperf,
+            odirect=reader.odirect,
+            whole=pytorch,
             hdf5=loaders.files.layouts[0] if loaders.files.layouts else None,
         )
         self.depth = loaders.depth
@@ -199,15 +191,14 @@ class BatchReads:
             epoch=segment.epoch,
             readers=loaders.readers,
             fetches=segment.fetches,
-            ahead=self.depth - 1,
         )
         self._files, self._sides = loaders.files.data[evaluation], loaders.files.sides[evaluation]
         self._device, self._preprocessing = loaders.device, loaders.preprocessing(segment)
         self._lanes, self._first_lane = loaders.lanes, 1 + loaders.lanes * evaluation
         self._batch, self._fetches = shared.batch, segment.fetches
-        # MLPerf's own line of DLIO starts new readers in each epoch.
+        # PyTorch starts new readers in each epoch.
         first = next(each for each in plan.passes if each.evaluation == evaluation) is segment
-        self._indexing = max(self._lanes, 1) if len(self._sides) and (mlperf or first) else 0
+        self._indexing = max(self._lanes, 1) if len(self._sides) and (pytorch or first) else 0
 
     @cached_property
     def _uniform(self) -> bool:

@@ -28,21 +28,15 @@ ARRAY_READ_BYTES, IMAGE_READ_BYTES, CSV_READ_BYTES = 1 << 18, 1 << 16, 1 << 18
 """Sizes of the requests of NumPy to a zip member (`numpy.lib.format.BUFFER_SIZE`), of Pillow to an image file
 (`ImageFile.MAXBLOCK`), and of pandas to a CSV file."""
 
-LATEST_HDF5_READS = ((0, 8), (0, 48), (48, 512), (179, 512))
+HDF5_READS = ((0, 8), (0, 48), (48, 512), (179, 512))
 """Offset and length of the reads with which HDF5 opens a file of `libver="latest"` and its first dataset."""
 
-LATEST_HDF5_INDEX = (447, 28, 475, 18, 8)
+HDF5_INDEX = (447, 28, 475, 18, 8)
 """The index of a dataset of several chunks in such a file: offset and length of its header, offset of the array behind
 it, bytes of that array without chunks, and bytes per chunk."""
 
 HDF5_CHECKSUM_BYTES = 4
 """Bytes behind each page of the array; an array with more chunks than a page is read by pages."""
-
-OLDER_HDF5_READS = ((0, 8), (0, 48), (48, 48), (96, 512), None, (680, 512), (136, 544), (1072, 328), (800, 512))
-"""The same for a file of HDF5's default layout; None stands for a stat of the file."""
-
-OLDER_HDF5_INDEX_READ = (1400, 3136)
-"""Read of the chunk index of such a file where one node holds it."""
 
 HDF5_SIEVE_BYTES = 1 << 16
 """HDF5's buffer for each open dataset (its "sieve"), which smaller reads fill: `H5Pset_sieve_buf_size`."""
@@ -207,8 +201,8 @@ def _hdf5(to: _Requests) -> None:
     """
     hdf5, per_file = to.layout.hdf5, to.layout.samples_per_file
     assert hdf5 is not None  # the format is hdf5
-    for read in OLDER_HDF5_READS if hdf5.older else LATEST_HDF5_READS:
-        to.one(STAT, to.opens) if read is None else to.one(READ, to.opens, *read)
+    for read in HDF5_READS:
+        to.one(READ, to.opens, *read)
     part, chunk = to.sample_bytes // len(hdf5.names), hdf5.chunk_shape[0] if hdf5.chunk_shape else 0
     for dataset in range(len(hdf5.names)):
         if chunk:
@@ -225,10 +219,7 @@ def _hdf5(to: _Requests) -> None:
 
 def _hdf5_index(to: _Requests, hdf5: Hdf5Layout, rows: int) -> None:
     """The index of a chunked dataset with this many rows of chunks, read when its file is opened."""
-    if hdf5.older:
-        to.one(READ, to.opens, *OLDER_HDF5_INDEX_READ)
-        return
-    header, header_bytes, near, array_bytes, chunk_bytes = LATEST_HDF5_INDEX
+    header, header_bytes, near, array_bytes, chunk_bytes = HDF5_INDEX
     chunks = rows * to.row_chunks
     array = np.where(chunks > NEAR_HDF5_CHUNKS, HDF5_HEADER_BYTES + hdf5.chunk_bytes, near)
     to.one(READ, to.opens & (chunks > 1), header, header_bytes)

@@ -115,13 +115,17 @@ class RankRows:
             yield begin, partial(self._checkpoint, begin, number, operations)
 
     def _checkpoint(self, begin: int, number: int, operations: Sequence[FileOperations]) -> _Columns:
-        """The operations of a checkpoint that begins at `begin`, on the lane of the training thread."""
+        """The operations of a checkpoint that begins at `begin`: on the lane of the training thread, those of a load on
+        a lane behind the readers' for each of its threads."""
         rows, counts = np.concatenate([each.rows for each in operations]), [len(each.rows) for each in operations]
         duration = self._loaders.device.durations_ns(rows["op"], rows["length"])
-        end = begin + np.cumsum(duration)
+        end, lanes = np.zeros(len(rows), dtype=np.int64), self._loaders.lane_count - 1
+        for thread in np.unique(rows["thread"]).tolist():
+            mine = rows["thread"] == thread
+            end[mine] = begin + np.cumsum(duration[mine])
         return {
             **{name: rows[name] for name in ("op", "offset", "length")},
-            "lane": np.zeros(len(rows), dtype=np.int64),
+            "lane": np.where(rows["thread"] > 0, lanes + rows["thread"], 0),
             "api": np.repeat([each.api for each in operations], counts).astype(np.int8),
             "file_id": np.repeat(self._loaders.files.saved_ids(self._rank, number, operations), counts),
             "start_ns": end - duration,

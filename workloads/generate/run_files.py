@@ -126,5 +126,5 @@ class RunFiles:
 
 def _layouts(workload: Workload, files: FileSet) -> tuple[Hdf5Layout, ...]:
     shapes = [tuple(row) for row in files.dims.tolist()]
-    known = {dims: hdf5_layout(workload.dataset, dims, workload.reading) for dims in dict.fromkeys(shapes)}
+    known = {dims: hdf5_layout(workload.dataset, dims) for dims in dict.fromkeys(shapes)}
     return tuple(known[dims] for dims in shapes)

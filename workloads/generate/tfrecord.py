@@ -32,19 +32,12 @@ SECOND_PASS_AHEAD = 3
 OPENED_AHEAD = 2
 """Files opened ahead, as a multiple of the files read in turn."""
 
-_SEGMENT = np.dtype([(name, np.int64) for name in ("file", "first", "records", "record_bytes")])
-"""A part of a file that a rank reads: the file in reading order, first record, records, and the bytes of a record."""
-
 _READ = np.dtype(
-    [(name, np.int64) for name in ("segment", "fetch", "follows", "op", "offset", "length")] + [("needed", np.bool_)]
+    [(name, np.int64) for name in ("file", "turn", "fetch", "follows", "op", "offset", "length")]
+    + [("needed", np.bool_)]
 )
-"""An operation of a rank, in the order of its lanes' work. segment: which part of a file it reads; those of further
-passes are numbered on. needed: whether the fetch waits."""
-
-
-_Parts = tuple[np.ndarray, np.ndarray]
-"""What a rank reads one after the other (_SEGMENT); and records before each group of files that are read in turn, with
-all records last."""
+"""An operation of a rank, in the order of its lanes' work. file: in reading order. turn: number of the file among those
+that the rank reads, further passes included. needed: whether the fetch waits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,10 +46,8 @@ class TfrecordReads:
 
     transfer_bytes: of a request; 0: files are read without a buffer, a record's header and then its rest.
     in_turn: files read in turn (T). first_lane: of 3 T lanes, in which files follow each other.
-    kept: a rank keeps one of `kept` records: the number of ranks if all of them read all files; else 1.
     shuffle: records that the shuffle buffer holds before the first batch leaves it; 1 without a shuffle.
     batches_ahead: batches in the parsing and in the prefetch buffer.
-    by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files.
     fetches: of the pass.
     again: records of each further pass that the buffers take in before the iterator is dropped at the end of the last
     fetch. That fetch takes their first batch if `fetches` exceeds the steps of the share.
@@ -70,14 +61,18 @@ class TfrecordReads:
     transfer_bytes: int
     in_turn: int
     first_lane: int
-    kept: int
     shuffle: int
     batches_ahead: int
-    by_file: bool
     fetches: int
     again: tuple[int, ...] = ()
     preprocessing: Callable[[int, int, int], np.ndarray] | None = None
     parsers: int = 1
+
+    @property
+    def kept(self) -> int:
+        """A rank keeps one of so many records: rank r reads the files r, r + R ...; with fewer files than ranks all of
+        them read all files, and keep one of R records."""
+        return 1 if self.share.files >= self.share.ranks else self.share.ranks
 
     @property
     def _step_records(self) -> int:
@@ -117,37 +112,24 @@ class TfrecordReads:
             return number * self.transfer_bytes
         return number // 2 * record_bytes + number % 2 * HEADER_BYTES
 
-    def _segments(self, rank: int) -> _Parts:
-        shared, per_file = self.share, self.share.samples_per_file
-        begin, end = rank * shared.per_rank, (rank + 1) * shared.per_rank
-        if self.by_file or self.kept > 1:
-            file = np.arange(rank if self.by_file else 0, shared.files, shared.ranks if self.by_file else 1)
-            begin, end = 0, shared.files * per_file
-        else:
-            file = np.arange(begin // per_file, -(-end // per_file))
-        first = np.maximum(begin - file * per_file, 0)
-        records = np.minimum(end - file * per_file, per_file) - first
-        starts = np.arange(0, len(file), self.in_turn)
-        sums = np.add.reduceat(records, starts) if len(file) else records
-        record_bytes = self.files["size"][file] // per_file
-        segments = rows_of(_SEGMENT, file=file, first=first, records=records, record_bytes=record_bytes)
-        return segments, np.concatenate(([0], np.cumsum(sums)))
+    def _files(self, rank: int) -> np.ndarray:
+        """The files that a rank reads, in their turns."""
+        return np.arange(rank if self.kept == 1 else 0, self.share.files, self.share.ranks if self.kept == 1 else 1)
 
-    def _position(self, parts: _Parts, segment: np.ndarray, record: np.ndarray) -> np.ndarray:
-        """Index of records in the order in which the interleave yields them."""
-        segments, base = parts
-        records, group = segments["records"], segment // self.in_turn
-        position = base[group]
-        for slot in range(self.in_turn):
-            other = group * self.in_turn + slot
-            length = np.where(other < len(records), records[other % len(records)], 0)
-            position = position + np.minimum(length, record) + ((other < segment) & (length > record))
-        return position
+    def _position(self, files: np.ndarray, turn: np.ndarray, record: np.ndarray) -> np.ndarray:
+        """Index of records of the files in these turns, in the order in which the interleave yields them."""
+        before = turn // self.in_turn * self.in_turn
+        return (
+            before * self.share.samples_per_file
+            + record * np.minimum(self.in_turn, len(files) - before)
+            + turn
+            - before
+        )
 
-    def _room(self, base: np.ndarray, segment: np.ndarray, position: np.ndarray, record: np.ndarray) -> np.ndarray:
+    def _room(self, turn: np.ndarray, position: np.ndarray, record: np.ndarray) -> np.ndarray:
         """Records that the loop must have taken before a record has room in the buffers; the first ones of a file wait
         only until the file is opened ahead."""
-        opened = base[np.maximum(segment // self.in_turn - OPENED_AHEAD, 0)]
+        opened = np.maximum(turn // self.in_turn - OPENED_AHEAD, 0) * self.in_turn * self.share.samples_per_file
         wanted = np.where(record < RECORDS_AHEAD, np.minimum(opened, position), position)
         return wanted - self._records_ahead
 
@@ -159,71 +141,64 @@ class TfrecordReads:
         return np.concatenate(parts)
 
     def _first_pass(self, rank: int, first: int, last: int) -> np.ndarray:
-        segments, base = self._segments(rank)
-        begin, end = first * self._step_records, last * self._step_records + self.shuffle - 1
-        groups = np.searchsorted(base, (begin, end - 1), side="right") - 1
-        chosen = np.arange(groups[0] * self.in_turn, min((groups[1] + 1) * self.in_turn, len(segments)))
+        files, per_file = self._files(rank), self.share.samples_per_file
+        ends = np.array([first * self._step_records, last * self._step_records + self.shuffle - 2])
+        groups = ends // (self.in_turn * per_file)
+        chosen = np.arange(groups[0] * self.in_turn, min((groups[1] + 1) * self.in_turn, len(files)))
         if not len(chosen):
             return np.empty(0, dtype=_READ)
-        mine = segments[chosen]
-        start = mine["first"] * mine["record_bytes"]
-        whole = mine["first"] + mine["records"] == self.share.samples_per_file
-        # The bytes of a file beyond its records are read with them.
-        of_file = self.files["size"][mine["file"]]
-        extent = np.where(whole, of_file, start + mine["records"] * mine["record_bytes"]) - start
-        counts = self._requests(extent, mine["record_bytes"])
+        size = self.files["size"][files[chosen]]
+        counts = self._requests(size, size // per_file)
         # Each file is opened, read, read at its end, and closed.
         row, number = numbered(counts + 3)
-        is_read = (number > 0) & (number <= counts[row])
-        segment, record_bytes = chosen[row], mine["record_bytes"][row]
+        is_read, turn, record_bytes = (number > 0) & (number <= counts[row]), chosen[row], size[row] // per_file
         at, until = (
-            np.minimum(self._request_begin(each, record_bytes), extent[row])
+            np.minimum(self._request_begin(each, record_bytes), size[row])
             for each in (np.maximum(number - 1, 0), number)
         )
-        record = np.minimum(at // record_bytes, mine["records"][row] - 1)
-        position = self._position((segments, base), segment, record)
-        room = self._room(base, segment, position, record)
+        record = np.minimum(at // record_bytes, per_file - 1)
+        position = self._position(files, turn, record)
+        room = self._room(turn, position, record)
         fetch = np.maximum(position - self.shuffle + 1, 0) // self._step_records
         op = np.select([number == 0, number == counts[row] + 2], [OPEN, CLOSE], READ)
         found = rows_of(
             _READ,
-            segment=segment,
+            file=files[turn],
+            turn=turn,
             fetch=fetch,
             follows=np.where(room < 0, 0, 2 * (room // self._step_records) + 1),
             op=op,
-            offset=np.where(op == READ, start[row] + at, NO_OFFSET),
+            offset=np.where(op == READ, at, NO_OFFSET),
             length=np.where(is_read, until - at, 0),
             needed=True,
         )
-        # Only a reader that gets there meets the end of a file.
-        return found[(fetch >= first) & (fetch < last) & (whole[row] | (op != READ) | is_read)]
+        return found[(fetch >= first) & (fetch < last)]
 
     def _further_pass(self, rank: int, pass_number: int, again: int) -> np.ndarray:
         """Reads of a further pass, of `again` records, that begins at the end of this one and is closed with it."""
-        segments, base = self._segments(rank)
-        fetch, number = self.fetches - 1, np.arange(len(segments))
-        left = np.maximum(again - base[number // self.in_turn], 0)
-        taken = np.clip(-(-(left - number % self.in_turn) // self.in_turn), 0, segments["records"])
-        opened = number < (1 + OPENED_AHEAD) * self.in_turn + np.count_nonzero(taken == segments["records"])
-        mine, number, taken = segments[opened], number[opened], taken[opened]
-        records = np.minimum(taken + SECOND_PASS_AHEAD, mine["records"])
-        whole = records == mine["records"]
-        counts = self._requests(records * mine["record_bytes"], mine["record_bytes"])
+        files, per_file = self._files(rank), self.share.samples_per_file
+        fetch, turn = self.fetches - 1, np.arange(len(files))
+        left = np.maximum(again - turn // self.in_turn * self.in_turn * per_file, 0)
+        taken = np.clip(-(-(left - turn % self.in_turn) // self.in_turn), 0, per_file)
+        opened = turn < (1 + OPENED_AHEAD) * self.in_turn + np.count_nonzero(taken == per_file)
+        turn, records = turn[opened], np.minimum(taken[opened] + SECOND_PASS_AHEAD, per_file)
+        whole, sizes = records == per_file, self.files["size"][files[opened]]
+        counts = self._requests(records * (sizes // per_file), sizes // per_file)
         row, place = numbered(counts + 2 + whole)
-        record_bytes = mine["record_bytes"][row]
+        size, record_bytes = sizes[row], sizes[row] // per_file
         at, until = (self._request_begin(each, record_bytes) for each in (place - 1, place))
         is_read = (place > 0) & (place <= counts[row])
         ends = (place == 0) | (place == counts[row] + 1 + whole[row])
         record = np.maximum(at, 0) // record_bytes
-        position = self._position((segments, base), number[row], np.minimum(record, mine["records"][row] - 1))
-        begin = pass_number * int(base[-1])
-        room = begin + np.where(record < RECORDS_AHEAD, np.minimum(position, 0), position) - self._records_ahead
+        position = self._position(files, turn[row], np.minimum(record, per_file - 1))
+        room = pass_number * len(files) * per_file - self._records_ahead
+        room = room + np.where(record < RECORDS_AHEAD, np.minimum(position, 0), position)
         ended = np.minimum(room // self._step_records, fetch - 1)
         takes_first = pass_number == 1 and self.fetches > self.share.steps
-        size = self.files["size"][mine["file"][row]]
         return rows_of(
             _READ,
-            segment=pass_number * len(segments) + number[row],
+            file=files[turn[row]],
+            turn=pass_number * len(files) + turn[row],
             fetch=fetch,
             follows=np.where((room < 0) | (ended < 0), 0, 2 * ended + 1),
             op=np.select([place == 0, ends], [OPEN, CLOSE], READ),
@@ -233,10 +208,10 @@ class TfrecordReads:
         )
 
     def _in_pieces(self, rank: int, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """The operations by fetch, segment and moment, and the piece of each."""
+        """The operations by fetch, turn and moment, and the piece of each."""
         reads = self._reads(rank, first, last)
-        reads = reads[np.lexsort((~reads["needed"], reads["follows"], reads["segment"], reads["fetch"]))]
-        keys = np.stack([reads[name] for name in ("fetch", "segment", "follows", "needed")])
+        reads = reads[np.lexsort((~reads["needed"], reads["follows"], reads["turn"], reads["fetch"]))]
+        keys = np.stack([reads[name] for name in ("fetch", "turn", "follows", "needed")])
         borders = np.any(np.diff(keys, axis=1) != 0, axis=0)
         return reads, np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(borders)))[: len(reads)]
 
@@ -254,9 +229,9 @@ class TfrecordReads:
                 row=np.full(count, row),
                 fetch=fetch,
                 turn=np.arange(count) - np.searchsorted(fetch, fetch, side="left"),
-                lane=self.first_lane + begins["segment"] % ((1 + OPENED_AHEAD) * self.in_turn),
+                lane=self.first_lane + begins["turn"] % ((1 + OPENED_AHEAD) * self.in_turn),
                 follows=begins["follows"],
-                busy_ns=busy + self._parsing_ns(rank, fetch, first, last),
+                busy_ns=busy + self._parsing_ns(rank, begins, first, last),
                 begin_ns=0,
                 needed=begins["needed"],
             )
@@ -264,26 +239,28 @@ class TfrecordReads:
         found = np.concatenate(parts)
         return found[np.lexsort((found["row"], found["turn"], found["fetch"]))]
 
-    def _parsing_ns(self, rank: int, fetch: np.ndarray, first: int, last: int) -> np.ndarray:
-        """Time from each piece until the batch is ready; only the last piece of a fetch has any."""
-        parsing, batch = np.zeros(len(fetch), dtype=np.int64), self.share.batch
+    def _parsing_ns(self, rank: int, pieces: np.ndarray, first: int, last: int) -> np.ndarray:
+        """Time from each piece (an operation of it) until the batch is ready; only the last needed one of a fetch has
+        any."""
+        parsing, batch = np.zeros(len(pieces), dtype=np.int64), self.share.batch
         if self.preprocessing is not None:
             sums = self.preprocessing(rank, first * batch, last * batch).reshape(-1, batch).sum(axis=1) // self.parsers
+            needed = np.flatnonzero(pieces["needed"])
+            fetch = pieces["fetch"][needed]
             is_last = np.diff(fetch, append=-1) != 0
-            parsing[is_last] = sums[fetch[is_last] - first]
+            parsing[needed[is_last]] = sums[fetch[is_last] - first]
         return parsing
 
     def operations(self, rank: int, first: int, last: int) -> np.ndarray:
         """The operations (OPERATION) of a rank for the fetches [first, last)."""
-        segments, _ = self._segments(rank)
         reads, piece = self._in_pieces(rank, first, last)
         ready, ends = np.zeros(len(reads), dtype=np.int64), np.flatnonzero(np.diff(piece, append=-1))
-        ready[ends] = self._parsing_ns(rank, reads["fetch"][ends], first, last)
+        ready[ends] = self._parsing_ns(rank, reads[ends], first, last)
         return rows_of(
             OPERATION,
             piece=piece,
             op=reads["op"],
-            file_id=self.files["file_id"][segments["file"][reads["segment"] % max(len(segments), 1)]],
+            file_id=self.files["file_id"][reads["file"]],
             offset=reads["offset"],
             length=reads["length"],
             before_ns=0,
@@ -297,6 +274,4 @@ class TfrecordReads:
             return ranks
         if self.kept > 1:
             return np.zeros(len(ranks), dtype=np.int64)
-        if self.by_file:
-            return -(-(shared.files - ranks) // shared.ranks)
-        return ranks * shared.per_rank % shared.samples_per_file
+        return -(-(shared.files - ranks) // shared.ranks)

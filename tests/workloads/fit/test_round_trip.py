@@ -60,7 +60,7 @@ SHIPPED = {
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_generated_capture_gives_its_description_back(tmp_path, name):
     ranks, overrides, batch = SHIPPED[name]
-    given = read_workload(name, overrides, "documented").workload
+    given = read_workload(name, overrides).workload
     generate(given, ranks, tmp_path / "g.capture")
     capture = open_capture(tmp_path / "g.capture")
     found = workload_of(fit(observe(capture), batch=batch))
@@ -87,7 +87,7 @@ def _record_bytes(workload):
 
 
 def test_what_is_generated_from_a_fit_is_the_capture_again(tmp_path):
-    given = read_workload("default", ["train.epochs=2"], "documented").workload
+    given = read_workload("default", ["train.epochs=2"]).workload
     generate(given, 2, tmp_path / "one.capture")
     first = open_capture(tmp_path / "one.capture")
     found = fit(observe(first))

@@ -6,7 +6,7 @@ import pytest
 
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import OPS, READ, WRITE
-from dxt_replay.workloads.description import Model, Parallelism, Transformer, Workload
+from dxt_replay.workloads.description import Checkpoint, Model, Parallelism, Transformer, Workload
 from dxt_replay.workloads.generate.checkpoints import (
     Shard,
     loading,
@@ -112,30 +112,20 @@ def test_large_tensors_take_several_calls():
     assert lengths[1:-1] == [CALL_BYTES, CALL_BYTES, 5 * 10**9 - 2 * CALL_BYTES]
 
 
-def test_the_code_of_v2_saves_no_tensor_with_tensorflow():
-    written = {
-        reading: {each.name: each.size for each in saving(Workload(reading=reading), shard_of(1_000_000))}
-        for reading in ("head", "v2.0")
-    }
-    assert written["v2.0"] == {"a.pb-1.data-00000-of-00001": 132, "a.pb-1.index": 199, "checkpoint": 95}
-    assert written["head"]["a.pb-1.data-00000-of-00001"] == 1_000_188
-    assert written["head"]["a.pb-1.index"] == 257
-
-
-def test_mlperf_streams_and_syncs_a_checkpoint_and_reads_it_in_four_parts():
+@pytest.mark.parametrize("fsync", [False, True])
+def test_a_checkpoint_is_synced_if_asked_and_loaded_in_four_parts_side_by_side(fsync):
     mib = 1 << 20
-    workload = Workload(reading="v3.0", framework="pytorch")
-    shard = Shard(name="model_states-0", items=(("a", 35 * mib), ("b", 35 * mib)), datatype="int8")
-    (written,) = saving(workload, shard)
-    assert rows(written) == [
-        "open", ("write", 0, 32 * mib), ("write", 32 * mib, 32 * mib), ("write", 64 * mib, 6 * mib), "sync", "close",
-    ]  # fmt: skip
-    (read,) = loading(workload, Shard(name="a", items=(("a", 600 * mib),), datatype="int8"))
-    parts = [
-        ["open", ("read", begin, 128 * mib), ("read", begin + 128 * mib, 22 * mib), "close"]
-        for begin in range(0, 600 * mib, 150 * mib)
-    ]
-    assert rows(read) == [row for part in parts for row in part]
+    workload = Workload(framework="pytorch", checkpoint=Checkpoint(fsync=fsync))
+    (written,) = saving(workload, shard_of(35 * mib, 35 * mib))
+    assert rows(written)[-2:] == ["sync" if fsync else ("write", 73_401_152, 933), "close"]
+    assert set(written.rows["thread"].tolist()) == {0}
+    shard = shard_of(600 * mib)
+    (read,), (written,) = loading(workload, shard), saving(workload, shard)
+    part = -(-written.size // 4)
+    for number in range(4):
+        begin, mine = number * part, read._replace(rows=read.rows[read.rows["thread"] == number + 1])
+        rest = ("read", begin + 128 * mib, min(part, written.size - begin) - 128 * mib)
+        assert rows(mine) == ["open", ("read", begin, 128 * mib), rest, "close"]
 
 
 def items_of(*values):
@@ -149,37 +139,29 @@ LAYERS = items_of(*(items_of(*(n // 2 for n in of)) for of in ((64_000,), _LAYER
 
 
 @pytest.mark.parametrize(
-    ("items", "datatype", "writes", "reads"),
+    ("items", "datatype", "writes"),
     [
         (
             OPTIMIZER, "fp32",
             "0+1024 1024+202048 203072+1408 204480+202048 406528+1408 407936+202048 609984+2517",
-            "0+4096 0+4096 608405+4096 612479+22 612459+42 612403+98 611640+861 611474+1027 611344+1157 540+4096 "
-            "0+4096 4096+198976 203088+4096 207184+199344 406544+4096 410640+199344 610000+2501",
         ),
         (
             LAYERS, "fp16",
             "0+1600 1600+64000 65600+192 65792+8192 73984+64 74048+4096 78144+192 78336+16384 94720+64 94784+8192 "
             "102976+192 103168+8192 111360+64 111424+4096 115520+320 115840+16384 132224+128 132352+8192 140544+128 "
             "140672+64000 204672+1910",
-            "0+4096 0+4096 202486+4096 206560+22 206540+42 206484+98 205176+1406 205010+1572 204880+1702 1127+4096 "
-            "0+4096 4096+61504 65616+4096 69712+4272 74000+4096 78096+4096 82192+12528 94736+4096 98832+4144 "
-            "102992+4096 107088+4272 111376+4096 115472+4096 119568+12656 132240+4096 136336+4208 140560+4096 "
-            "144656+60016 204688+1894",
         ),
     ],
 )  # fmt: skip
-def test_the_requests_of_torch_are_those_under_strace_with_blocks_of_4096_bytes(items, datatype, writes, reads):
-    found = [" ".join(f"{at}+{size}" for at, size in each) for each in torch_requests(items, datatype, 4096)]
-    assert found == [writes, reads]
+def test_the_writes_of_torch_are_those_under_strace_with_blocks_of_4096_bytes(items, datatype, writes):
+    assert " ".join(f"{at}+{size}" for at, size in torch_requests(items, datatype, 4096)) == writes
     assert pickle_bytes(OPTIMIZER, "FloatStorage") == 460
 
 
 @pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
-def test_writes_cover_the_file_once_and_reads_cover_the_tensors(block_bytes):
+def test_writes_cover_the_file_once(block_bytes):
     items = items_of(*(items_of(*[100_000, 320] * 3) for _ in range(80)))
-    writes, reads = torch_requests(items, "fp64", block_bytes)
+    writes = torch_requests(items, "fp64", block_bytes)
     ends = [offset + length for offset, length in writes]
     assert [offset for offset, _ in writes] == [0, *ends[:-1]]
-    assert sum(length for _, length in reads) >= 80 * 3 * 8 * 100_320
-    assert all(0 <= offset <= offset + length <= ends[-1] for offset, length in reads)
+    assert ends[-1] >= 80 * 3 * 8 * 100_320

@@ -3,8 +3,8 @@ made."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from dxt_replay.traces.records import benchmark_run
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.workers import ALONE, Workers
-from dxt_replay.workloads.description import Distribution, Evaluation, Reader, Train, Workload
+from dxt_replay.workloads.description import Checkpoint, Distribution, Evaluation, Model, Reader, Train, Workload
 from dxt_replay.workloads.generate.clock import AssumedDevice, compute_times_ns, parse_device, preprocess_times_ns
 from dxt_replay.workloads.generate.generation import generate
 from tests.planned_lanes import elapsed_ns, lanes_that_last
@@ -114,21 +114,21 @@ def test_a_run_by_hand(tmp_path: Path) -> None:
     )
     generated = generate(workload, 2, tmp_path / "run.capture", device="latency=1ms,bandwidth=none")
     capture = open_capture(tmp_path / "run.capture")
-    # open, 2 stats, 6 reads (the file is smaller than a block), close
-    assert generated.operations == 4 * 10
-    assert generated.bytes_read == 4 * (2 * 1522 + 22 + 0 + 42 + 124)
+    # open, 2 stats, the whole file and its end, close
+    assert generated.operations == 4 * 6
+    assert generated.bytes_read == 4 * 1522
     rows = [row for batch in capture.operations(1) for row in batch.to_pylist()]
-    assert [row["start_ns"] for row in rows[:10]] == [number * 10**6 for number in range(10)]
-    assert [row["file_id"] for row in rows] == [2] * 10 + [3] * 10
-    assert {(row["feeds"], row["follows"], row["follows_end"]) for row in rows[:10]} == {(0, 0, False)}
-    assert {(row["feeds"], row["follows"], row["follows_end"]) for row in rows[10:]} == {(1, 0, True)}
-    assert rows[10]["start_ns"] == 10 * 10**6  # the first batch was fetched
+    assert [row["start_ns"] for row in rows[:6]] == [number * 10**6 for number in range(6)]
+    assert [row["file_id"] for row in rows] == [1] * 6 + [3] * 6
+    assert {(row["feeds"], row["follows"], row["follows_end"]) for row in rows[:6]} == {(0, 0, False)}
+    assert {(row["feeds"], row["follows"], row["follows_end"]) for row in rows[6:]} == {(1, 0, True)}
+    assert rows[6]["start_ns"] == 6 * 10**6  # the first batch was fetched
     spans = [row for row in capture.spans.to_pylist() if row["rank"] == 1]
     waits = [(row["start_ns"], row["end_ns"]) for row in spans if row["kind"] == "input_wait"]
-    left = 15 * 10**6 + 1
-    assert waits == [(0, 10 * 10**6), (left, 20 * 10**6)]
+    left = 11 * 10**6 + 1
+    assert waits == [(0, 6 * 10**6), (left, 12 * 10**6)]
     assert [row["step"] for row in spans if row["kind"] == "step"] == [1, 2]
-    assert generated.elapsed_s == pytest.approx(0.025)
+    assert generated.elapsed_s == pytest.approx(0.017)
 
 
 def test_ranks_are_paced_by_the_slowest(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_what_a_capture_says_of_its_making(tmp_path: Path) -> None:
     generated = generate(workload, 2, tmp_path / "run.capture", seed=3, device="null")
     info = open_capture(tmp_path / "run.capture").info
     assert (info.dependencies, info.lanes, info.job.nprocs) == ("known", "recorded", 2)
-    assert {name: info.made_by[name] for name in ("command", "seed", "reading", "device")} == {
-        "command": "generate", "seed": 3, "reading": "documented", "device": "latency=0ns,bandwidth=none",
+    assert {name: info.made_by[name] for name in ("command", "seed", "device")} == {
+        "command": "generate", "seed": 3, "device": "latency=0ns,bandwidth=none",
     }  # fmt: skip
     assert info.made_by["operations_stored"] == generated.operations
     files = pq.read_table(tmp_path / "run.capture" / "files.parquet")
@@ -222,41 +222,25 @@ def test_the_facts_of_a_benchmark_are_kept_by_a_replay_and_not_by_a_change(tmp_p
     assert benchmark_run(open_capture(tmp_path / "t.capture").info) is None
 
 
-def drawn(
-    reading: str, *, shuffle: str = "off", family: str = "normal", parameters: tuple[float, ...] = (0.5, 0.1)
-) -> Workload:
+def drawn(*, shuffle: str = "off", family: str = "normal", parameters: tuple[float, ...] = (0.5, 0.1)) -> Workload:
     times = Distribution(family=family, parameters=parameters)
     return Workload(
-        reading=reading,
         reader=Reader(data_loader="pytorch", sample_shuffle=shuffle, preprocess_time=times),
         train=Train(computation_time=times),
         evaluation=Evaluation(eval_time=Distribution(family="uniform", parameters=(0.1, 0.2))),
     )
 
 
-@pytest.mark.parametrize("reading", ["head", "v2.0"])
-def test_a_shuffle_makes_the_draws_dlio_s_own_on_all_ranks(reading: str) -> None:
-    np.random.seed(123 + 2)
-    samples = np.arange(1000)
-    np.random.shuffle(samples)
-    expected = [round(abs(np.random.normal(0.5, 0.1)) * 1e9) for _ in range(5)]
-    evaluation = [round(np.random.uniform(0.1, 0.2) * 1e9) for _ in range(3)]
-    for rank in (0, 7):
-        times = partial(compute_times_ns, drawn(reading, shuffle="random"), rank, 2, seed=9, burn_in=[1000])
-        assert times(5).tolist() == expected
-        assert times(3, trained=5).tolist() == evaluation
-
-
-@pytest.mark.parametrize(("reading", "shuffle"), [("head", "off"), ("documented", "seed")])
-def test_else_ranks_epochs_and_seeds_differ(reading: str, shuffle: str) -> None:
-    plain = drawn(reading, shuffle=shuffle)
+def test_ranks_draw_alike_under_a_shuffle_and_epochs_and_seeds_differ() -> None:
+    plain, shuffled = drawn(), drawn(shuffle="seed")
     first = compute_times_ns(plain, 0, 1, 100, seed=1)
     assert (compute_times_ns(plain, 0, 1, 200, seed=1)[:100] == first).all()
     for rank, epoch, seed in ((1, 1, 1), (0, 2, 1), (0, 1, 2)):
         assert (compute_times_ns(plain, rank, epoch, 100, seed=seed) != first).any()
-    for alike, workload in ((True, drawn("head")), (False, drawn("documented"))):  # workers of PyTorch
-        one, other = (preprocess_times_ns(workload, rank, 3, 9, seed=1) for rank in (0, 5))
-        assert (one == other).all() == alike
+    assert (compute_times_ns(shuffled, 0, 1, 9, seed=1) == compute_times_ns(shuffled, 7, 1, 9, seed=1)).all()
+    assert (compute_times_ns(plain, 0, 1, 100, seed=1, evaluation=True) <= 200_000_000).all()
+    one, other = (preprocess_times_ns(plain, rank, 3, 9, seed=1) for rank in (0, 5))  # workers of PyTorch
+    assert (one == other).all()
 
 
 @pytest.mark.parametrize(
@@ -272,6 +256,47 @@ def test_else_ranks_epochs_and_seeds_differ(reading: str, shuffle: str) -> None:
     ],
 )
 def test_times_follow_their_distribution(family: str, parameters: tuple[float, ...], mean: float) -> None:
-    times = compute_times_ns(drawn("documented", family=family, parameters=parameters), 0, 1, 20_000, seed=1)
+    times = compute_times_ns(drawn(family=family, parameters=parameters), 0, 1, 20_000, seed=1)
     assert times.dtype == np.int64
     assert times.mean() / 1e9 == pytest.approx(mean, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("loader", "dataset", "said"),
+    [
+        ("dali", {}, "each of 3 ranks lists 38 files"),
+        ("pytorch", {}, "rank 0 lists 38 files"),
+        ("pytorch", {"skip_listing": True}, None),
+    ],
+)
+def test_the_listing_that_a_capture_does_not_hold_is_a_warning(
+    tmp_path: Path, loader: str, dataset: dict[str, object], said: str | None
+) -> None:
+    workload = workload_of("npz", loader, files=30, evaluation_files=8, batch=1, record=100, dataset=dataset)
+    warnings = generate(workload, 3, tmp_path / "w.capture").warnings
+    assert open_capture(tmp_path / "w.capture").info.warnings == warnings
+    assert [said in warning for warning in warnings] == ([] if said is None else [True])
+
+
+def test_retinanet_reads_what_its_list_promises(tmp_path: Path) -> None:
+    few = ["dataset.num_files_train=192", "train.epochs=1"]
+    made = dxt_replay.generate("retinanet_b200", 2, tmp_path / "w.capture", overrides=few).generated
+    assert (made.bytes_read, made.operations) == (192 * 322_957, 192 * 6)
+
+
+def test_a_load_reads_in_four_streams_and_a_save_writes_in_one(tmp_path: Path) -> None:
+    """400 MB at 100 MB/s for each stream: 4 s, and 1 s, also as the columns of the capture say."""
+    checkpoint = Checkpoint(num_checkpoints_write=1, num_checkpoints_read=1, time_between_checkpoints=0.0)
+    workload = dataclasses.replace(
+        CASES["checkpoints alone"][0], model=Model(model_size_bytes=400_000_000), checkpoint=checkpoint
+    )
+    made = generate(workload, 1, tmp_path / "run.capture", device="latency=0us,bandwidth=100MB/s")
+    capture = open_capture(tmp_path / "run.capture")
+    spans = [row for row in capture.spans.to_pylist() if row["kind"] == "checkpoint"]
+    assert [row["end_ns"] - row["start_ns"] for row in spans] == pytest.approx([4e9, 1e9], rel=1e-4)
+    assert made.elapsed_s == pytest.approx(5.0, rel=1e-4)
+    model = tmp_path / "streams.yaml"
+    model.write_text(
+        "{storage_model: 1, name: x, operations: {read: {bandwidth: 50MB/s}, write: {bandwidth: 100MB/s}}}"
+    )
+    assert dxt_replay.simulate(capture, model).prediction.elapsed_ns == pytest.approx(6e9, rel=1e-4)

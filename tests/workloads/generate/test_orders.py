@@ -21,7 +21,7 @@ from tests.workloads.generate.workload_cases import workload_of
 def order_of(workload, ranks, epoch=1):
     shared = share(workload, ranks, evaluation=False)
     readers = workload.reader.read_threads
-    return shared, sample_order(workload, shared, epoch=epoch, readers=readers, fetches=shared.steps, ahead=0)
+    return shared, sample_order(workload, shared, epoch=epoch, readers=readers, fetches=shared.steps)
 
 
 def read_by(workload, ranks, rank, epoch=1):
@@ -31,7 +31,7 @@ def read_by(workload, ranks, rank, epoch=1):
 
 
 def test_readers_that_keep_files_open_each_once():
-    workload = workload_of("npz", "pytorch", files=4, per_file=4, reader={"read_type": "memory"})
+    workload = workload_of("csv", "pytorch", files=4, per_file=4, reader={"read_type": "memory"})
     shared, order = order_of(workload, 1)
     found = order.samples(0, 0, shared.steps)
     opened = zip(
@@ -41,17 +41,6 @@ def test_readers_that_keep_files_open_each_once():
     assert not found["closes"].any()
     _, later = order_of(workload, 1, epoch=2)
     assert not later.samples(0, 0, shared.steps)["opens"].any()
-
-
-def test_the_list_of_files_is_shuffled_as_numpy_shuffles_lists():
-    workload = workload_of(
-        "npz", "tensorflow", files=8, batch=1, readers=1, reading="v2.0", reader={"file_shuffle": "seed"}
-    )
-    expected = list(range(8))
-    for epoch in (1, 2):
-        np.random.seed(123 + epoch)
-        np.random.shuffle(expected)
-        assert [file for file, _ in read_by(workload, 1, 0, epoch)] == expected
 
 
 @given(size=st.integers(1, 5000), seed=st.integers(0, 2**40))
@@ -70,9 +59,7 @@ def test_scattering_is_a_permutation(size, seed):
     file_shuffle=st.sampled_from(["off", "seed"]),
     sample_shuffle=st.sampled_from(["off", "random"]),
 )
-def test_as_documented_no_sample_is_read_twice(
-    loader, files, per_file, ranks, batch, readers, file_shuffle, sample_shuffle
-):
+def test_no_sample_is_read_twice(loader, files, per_file, ranks, batch, readers, file_shuffle, sample_shuffle):
     workload = workload_of(
         "hdf5",
         loader,
@@ -83,15 +70,15 @@ def test_as_documented_no_sample_is_read_twice(
         reader={"file_shuffle": file_shuffle, "sample_shuffle": sample_shuffle},
     )
     found = [sample for rank in range(ranks) for sample in read_by(workload, ranks, rank)]
-    step_samples = batch * ranks
-    assert len(found) == len(set(found)) == files * per_file // step_samples * step_samples
+    dealt = loader == "pytorch" and files // ranks * per_file >= batch  # whole files, else samples are shared out
+    steps = files // ranks * per_file // batch if dealt else files * per_file // (batch * ranks)
+    assert len(found) == len(set(found)) == steps * batch * ranks
     assert all(file < files and index < per_file for file, index in found)
 
 
-@pytest.mark.parametrize("reading", ["documented", "head"])
 @given(first=st.integers(0, 11), count=st.integers(1, 12))
-def test_batches_are_the_same_whatever_is_asked_for_with_them(reading, first, count):
-    workload = workload_of("npz", "tensorflow", files=24, per_file=3, batch=4, readers=3, reading=reading)
+def test_batches_are_the_same_whatever_is_asked_for_with_them(first, count):
+    workload = workload_of("npz", "tensorflow", files=24, per_file=3, batch=4, readers=3)
     shared, order = order_of(workload, 2)
     first, last = min(first, shared.steps - 1), min(first + count, shared.steps)
     every, some = order.samples(1, 0, shared.steps), order.samples(1, first, last)
@@ -99,62 +86,16 @@ def test_batches_are_the_same_whatever_is_asked_for_with_them(reading, first, co
     assert np.array_equal(every[mine], some)
 
 
-def stream_by_hand(*, files, per_file, ranks, rank, streams, number):
-    """(file, index, opened for it) of a stream of DLIO's code, followed with a set of open files."""
-    samples = -(-files * per_file // ranks)
-    dealt = [sample for sample in range(samples) if sample // (samples // streams) % streams == number]
-    found, still_open = [], set()
-    for done, sample in enumerate(dealt, start=1):
-        file = sample // per_file % files if sample else rank * (files // ranks % files)
-        found.append((file, sample % per_file, file not in still_open))
-        still_open.add(file)
-        if done % per_file == 0:
-            still_open.remove(file)
-    return found
-
-
-@settings(max_examples=examples(150))
-@given(
-    files=st.integers(1, 9),
-    per_file=st.integers(1, 5),
-    ranks=st.integers(1, 3),
-    batch=st.integers(1, 4),
-    streams=st.integers(1, 5),
-)
-def test_the_streams_of_the_code_open_what_is_not_open(files, per_file, ranks, batch, streams):
-    if files * per_file % (ranks * batch) or files * per_file < ranks * streams:
-        return
-    workload = workload_of(
-        "hdf5", "tensorflow", files=files, per_file=per_file, batch=batch, readers=streams, reading="v2.0"
-    )
-    shared = share(workload, ranks, evaluation=False)
-    order = sample_order(workload, shared, epoch=1, readers=streams, fetches=shared.steps, ahead=10**6)
-    for rank in range(ranks):
-        found = order.samples(rank, 0, order.batches)
-        stream = order.reader(found["fetch"])
-        for number in range(streams):
-            mine = stream == number
-            rows = zip(
-                *(column[mine].tolist() for column in (found["file"], found["index"], found["opens"])), strict=True
-            )
-            assert list(rows) == stream_by_hand(
-                files=files, per_file=per_file, ranks=ranks, rank=rank, streams=streams, number=number
-            )
-            opened = np.cumsum(found["opens"][mine].astype(int) - np.append(0, found["closes"][mine][:-1]))
-            assert opened.min(initial=1) >= 1
-            assert found["opens"][mine].sum() == found["closes"][mine].sum()
-
-
 def test_files_are_dealt_in_turn_and_no_rank_has_more():
-    """As MLPerf's line of DLIO: in the order of the listing by sub-folders, unless names are made up."""
+    """PyTorch: in the order of the listing by sub-folders, unless names are made up."""
     for files, more, expected in (
         (14, {}, [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]),
         (10, {"num_subfolders_train": 4}, [[0, 1, 2], [4, 5, 6], [8, 9, 3]]),
         (10, {"num_subfolders_train": 4, "skip_listing": True}, [[0, 3, 6], [1, 4, 7], [2, 5, 8]]),
     ):
-        workload = workload_of("npz", "pytorch", reading="v3.0", files=files, batch=1, dataset=more)
+        workload = workload_of("npz", "pytorch", files=files, batch=1, dataset=more)
         assert [[file for file, _ in read_by(workload, 3, rank)] for rank in range(3)] == expected
-    workload = workload_of("hdf5", "pytorch", reading="v3.0", files=5, per_file=3, batch=2)
+    workload = workload_of("hdf5", "pytorch", files=5, per_file=3, batch=2)
     assert read_by(workload, 2, 1) == [(1, 0), (1, 1), (1, 2), (3, 0), (3, 1), (3, 2)]
 
 
@@ -176,9 +117,9 @@ def dealt_by_mail(files, ranks, epochs, seed=123):
 
 
 @pytest.mark.parametrize(("files", "ranks", "epochs"), [(12, 3, 1), (26, 4, 3), (7, 1, 2), (15, 5, 4)])
-def test_a_shuffle_of_mlperf_deals_the_files_anew_in_each_epoch(files, ranks, epochs):
+def test_a_shuffle_deals_the_files_anew_in_each_epoch(files, ranks, epochs):
     shuffled = {"file_shuffle": "seed", "sample_shuffle": "seed"}
-    workload = workload_of("npz", "pytorch", reading="v3.0", files=files, batch=1, reader=shuffled)
+    workload = workload_of("npz", "pytorch", files=files, batch=1, reader=shuffled)
     found = [[file for file, _ in read_by(workload, ranks, rank, epochs)] for rank in range(ranks)]
     assert found == dealt_by_mail(files, ranks, epochs)
     assert sorted(file for mine in found for file in mine) == list(range(files // ranks * ranks))
@@ -206,19 +147,16 @@ def test_epochs_with_evaluations_and_checkpoints():
 
 
 @pytest.mark.parametrize(
-    ("reading", "every", "limit", "expected"),
+    ("every", "limit", "expected"),
     [
-        ("documented", 3, None, [(8, 8, ((3, 0), (6, 1))), (8, 8, ((1, 2), (4, 3), (7, 4)))]),
-        ("v2.0", 3, None, [(8, 8, ((3, 0), (6, 1))), (8, 8, ((3, 2), (6, 3)))]),
-        ("documented", None, 10, [(8, 8, ()), (2, 2, ())]),
-        ("v2.0", None, 6, [(7, 6, ()), (7, 6, ())]),
+        (3, None, [(8, 8, ((3, 0), (6, 1))), (8, 8, ((1, 2), (4, 3), (7, 4)))]),
+        (None, 10, [(8, 8, ()), (3, 2, ())]),
+        (None, 6, [(7, 6, ())]),
     ],
 )
-def test_the_code_counts_steps_anew_in_each_epoch(reading, every, limit, expected):
+def test_steps_are_counted_over_the_run(every, limit, expected):
     saving = {"steps_between_checkpoints": every}
-    workload = workload_of(
-        "npz", "pytorch", files=16, batch=1, checkpoints=bool(every), checkpoint=saving, reading=reading
-    )
+    workload = workload_of("npz", "pytorch", files=16, batch=1, checkpoints=bool(every), checkpoint=saving)
     workload = dataclasses.replace(workload, train=Train(epochs=2, total_training_steps=limit))
     assert [(each.fetches, each.steps, each.saves) for each in run_plan(workload, 2).passes] == expected
 
@@ -238,9 +176,7 @@ def test_checkpoints_are_written_and_then_read():
 @pytest.mark.parametrize(
     ("workload", "ranks", "said"),
     [
-        (workload_of("npz", "pytorch", reading="v3.0", files=2, per_file=90), 4, "at least as many files as ranks"),
         (dataclasses.replace(workload_of("npz", "pytorch"), workflow=Workflow(train=False)), 2, "neither trains nor"),
-        (workload_of("npz", "pytorch", per_file=8, reading="head"), 4, r"x batch x ranks = 64.*--reading documented"),
         (workload_of("npz", "pytorch"), 100, "a step of 100 ranks takes 200"),
     ],
 )

@@ -43,7 +43,7 @@ def reads(*args, **values):
 def contiguous(samples, record, datasets=1):
     """Datasets of `samples` records behind the headers of `libver="latest"`."""
     return Hdf5Layout(
-        names=("records",) * datasets, type_size=1, shape=(samples, record), chunk_shape=(), filters=(), older=False,
+        names=("records",) * datasets, type_size=1, shape=(samples, record), chunk_shape=(), filters=(),
         data_offset=DATA_OFFSET, data_bytes=samples * record, other_bytes=DATA_OFFSET,
     )  # fmt: skip
 
@@ -64,6 +64,21 @@ def test_a_file_is_opened_and_closed_as_strace_shows(file_format, layout, calls)
     assert [row for row in found if isinstance(row, str)] == calls
     if layout:  # past the page cache a file is one read
         assert found[2] == (0, 10_498)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "size", "sample_bytes", "shown"),
+    [
+        ("npz", 2998, 2500, "0+2998 2976+22 2998+0 2956+42 2874+124 0+2998"),
+        (
+            "npz", 599_574, 599_076, "0+4096 599552+22 599574+0 599532+42 599450+124 0+4096 4096+4096 8192+253952 "
+            "262144+4096 266240+258048 524288+4096 528384+69632 598016+1558",
+        ),
+        ("npy", 180_128, 180_000, "0+4096 0+128 0+4096 4096+172032 176128+4000"),
+    ],
+)  # fmt: skip
+def test_an_array_is_read_as_strace_shows_of_dlio(file_format, size, sample_bytes, shown):
+    assert " ".join(f"{at}+{length}" for at, length in reads(file_format, size, sample_bytes)) == shown
 
 
 @given(
@@ -137,7 +152,7 @@ def test_an_open_hdf5_file_is_read_once():
 def test_the_index_of_many_chunks_is_read_as_strace_shows(samples, index, array):
     """25 chunks of 46 x 46 per sample, but the first case, with 100 chunks in all."""
     hdf5 = Hdf5Layout(
-        names=("records",), type_size=1, shape=(samples, 230, 230), chunk_shape=(1, 46, 46), filters=(), older=False,
+        names=("records",), type_size=1, shape=(samples, 230, 230), chunk_shape=(1, 46, 46), filters=(),
         data_offset=2048, data_bytes=samples * 25 * 2116, other_bytes=2048,
     )  # fmt: skip
     found = reads("hdf5", 10_000_000, 40_000, index=(index,), row_chunks=25, samples_per_file=samples, hdf5=hdf5)

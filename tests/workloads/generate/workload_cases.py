@@ -7,7 +7,6 @@ from typing import Any
 
 from dxt_replay.workloads.description import (
     NO_TIME,
-    READINGS,
     Checkpoint,
     Dataset,
     Distribution,
@@ -33,7 +32,6 @@ def workload_of(
     file_format: str,
     loader: str,
     *,
-    reading: str = "documented",
     files: int = 32,
     evaluation_files: int = 0,
     per_file: int = 1,
@@ -51,7 +49,6 @@ def workload_of(
 ) -> Workload:
     """A small workload; `dataset`, `reader` and `checkpoint`: further values of these sections."""
     return Workload(
-        reading=reading,
         framework="tensorflow" if loader == "tensorflow" else "pytorch",
         workflow=Workflow(train=True, evaluation=evaluation_files > 0, checkpoint=checkpoints),
         dataset=Dataset(
@@ -77,77 +74,8 @@ def workload_of(
     )
 
 
-_OTHER_READINGS = (
-    "npz with evaluations and checkpoints",
-    "npz with checkpoints by steps",
-    "hdf5, tf.data",
-    "hdf5, streams that do not divide",
-    "npz, tf.data, shuffled",
-    "indexed binary",
-    "tfrecord",
-    "tfrecord, shuffled",
-    "tfrecord, fewer files than ranks",
-)
-"""Cases that are not alike as documented and as the code of DLIO runs."""
-
-
-def _of_reading(reading: str) -> dict[str, tuple[Workload, int]]:
-    def made(*args: Any, ranks: int = 2, **values: Any) -> tuple[Workload, int]:
-        return workload_of(*args, reading=reading, **values), ranks
-
-    found = {
-        "npz of many sizes": made("npz", "pytorch", deviation=40_000, ranks=4),
-        "npz of several samples": made("npz", "pytorch", per_file=4, record=20_000),
-        "npz, the training thread reads": made("npz", "pytorch", readers=0),
-        "npz with preprocessing": made("npz", "pytorch", preprocessing=seconds(0.003, 0.001)),
-        "npz with evaluations and checkpoints": made("npz", "pytorch", evaluation_files=8, checkpoints=True, ranks=4),
-        "npz with checkpoints by steps": made(
-            "npz", "pytorch", checkpoints=True, checkpoint={"steps_between_checkpoints": 3}
-        ),
-        "npz, shuffled": made("npz", "pytorch", reader={"file_shuffle": "seed", "sample_shuffle": "seed"}),
-        "npz in memory": made("npz", "pytorch", per_file=4, record=20_000, reader={"read_type": "memory"}),
-        "npz, DALI": made("npz", "dali"),
-        "npy": made("npy", "pytorch"),
-        "npy, DALI's own reader": made("npy", "native_dali", reader={"dont_use_mmap": True}),
-        "jpeg": made("jpeg", "pytorch"),
-        "csv": made("csv", "pytorch", record=10_000),
-        "hdf5": made("hdf5", "pytorch", per_file=4),
-        "hdf5, tf.data": made("hdf5", "tensorflow", per_file=4, batch=4),
-        "hdf5, streams that do not divide": made(
-            "hdf5", "tensorflow", files=8, per_file=2, batch=4, readers=3, ranks=1
-        ),
-        "hdf5 of small records": made("hdf5", "pytorch", files=3, per_file=40, record=4096, batch=3, ranks=4),
-        "hdf5 in chunks": made("hdf5", "pytorch", per_file=4, dataset={"chunk_size": 10_000}),
-        "npz, tf.data": made("npz", "tensorflow", per_file=3, files=24, readers=3, batch=4, record=20_000),
-        "npz, tf.data, shuffled": made(
-            "npz", "tensorflow", files=24, readers=3, record=20_000, reader={"file_shuffle": "seed"}
-        ),
-        "indexed binary": made("indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
-        "mapped binary": made("mmap_indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
-        "tfrecord": made("tfrecord", "tensorflow", per_file=8, files=64, batch=4),
-        "tfrecord with preprocessing": made(
-            "tfrecord", "tensorflow", per_file=8, files=32, batch=4, preprocessing=seconds(0.002, 0.001)
-        ),
-        "tfrecord, shuffled": made(
-            "tfrecord",
-            "tensorflow",
-            per_file=8,
-            files=64,
-            batch=4,
-            deviation=20_000,
-            readers=4,
-            reader={"sample_shuffle": "seed", "shuffle_size": 16},
-        ),
-        "tfrecord of single samples": made(
-            "tfrecord", "tensorflow", files=64, batch=4, record=300_000, deviation=50_000, readers=4
-        ),
-        "tfrecord, fewer files than ranks": made(
-            "tfrecord", "tensorflow", files=32 if reading == "head" else 2, per_file=4, batch=2, ranks=4
-        ),
-    }
-    if reading == "v3.0":  # it is known for PyTorch alone
-        found = {name: case for name, case in found.items() if case[0].reader.data_loader == "pytorch"}
-    return {name: case for name, case in found.items() if reading == "documented" or name in _OTHER_READINGS}
+def _made(*args: Any, ranks: int = 2, **values: Any) -> tuple[Workload, int]:
+    return workload_of(*args, **values), ranks
 
 
 def _checkpoints_only() -> dict[str, tuple[Workload, int]]:
@@ -170,11 +98,47 @@ def _checkpoints_only() -> dict[str, tuple[Workload, int]]:
 
 
 CASES: dict[str, tuple[Workload, int]] = {
-    **{f"{name}, {reading}": case for reading in READINGS for name, case in _of_reading(reading).items()},
-    "tfrecord, files that do not divide": (
-        workload_of("tfrecord", "tensorflow", per_file=8, files=7, record=30_000),
-        3,
+    "npz of many sizes": _made("npz", "pytorch", deviation=40_000, ranks=4),
+    "npz, fewer files than ranks": _made("npz", "pytorch", files=3, per_file=16, record=20_000, ranks=4),
+    "npz, the training thread reads": _made("npz", "pytorch", readers=0),
+    "npz with preprocessing": _made("npz", "pytorch", preprocessing=seconds(0.003, 0.001)),
+    "npz with evaluations and checkpoints": _made("npz", "pytorch", evaluation_files=8, checkpoints=True, ranks=4),
+    "npz with checkpoints by steps": _made(
+        "npz", "pytorch", checkpoints=True, checkpoint={"steps_between_checkpoints": 3}
     ),
+    "npz, shuffled": _made("npz", "pytorch", reader={"file_shuffle": "seed", "sample_shuffle": "seed"}),
+    "csv in memory": _made("csv", "pytorch", per_file=4, record=5_000, reader={"read_type": "memory"}),
+    "npz, DALI": _made("npz", "dali"),
+    "jpeg": _made("jpeg", "pytorch"),
+    "hdf5": _made("hdf5", "pytorch", per_file=4),
+    "hdf5, tf.data": _made("hdf5", "tensorflow", per_file=4, batch=4),
+    "hdf5 of small records": _made("hdf5", "pytorch", files=3, per_file=40, record=4096, batch=3, ranks=4),
+    "hdf5 in chunks": _made("hdf5", "pytorch", per_file=4, dataset={"chunk_size": 10_000}),
+    "npz, tf.data": _made("npz", "tensorflow", per_file=3, files=24, readers=3, batch=4, record=20_000),
+    "npy, tf.data, shuffled": _made(
+        "npy", "tensorflow", files=24, readers=3, record=20_000, reader={"file_shuffle": "seed"}
+    ),
+    "indexed binary": _made("indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
+    "mapped binary": _made("mmap_indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
+    "tfrecord": _made("tfrecord", "tensorflow", per_file=8, files=64, batch=4),
+    "tfrecord with preprocessing": _made(
+        "tfrecord", "tensorflow", per_file=8, files=32, batch=4, preprocessing=seconds(0.002, 0.001)
+    ),
+    "tfrecord, shuffled": _made(
+        "tfrecord",
+        "tensorflow",
+        per_file=8,
+        files=64,
+        batch=4,
+        deviation=20_000,
+        readers=4,
+        reader={"sample_shuffle": "seed", "shuffle_size": 16},
+    ),
+    "tfrecord of single samples": _made(
+        "tfrecord", "tensorflow", files=64, batch=4, record=300_000, deviation=50_000, readers=4
+    ),
+    "tfrecord, fewer files than ranks": _made("tfrecord", "tensorflow", files=2, per_file=16, batch=2, ranks=4),
+    "tfrecord, files that do not divide": _made("tfrecord", "tensorflow", per_file=8, files=7, record=30_000, ranks=3),
     **_checkpoints_only(),
 }
 """Name -> workload and ranks."""
