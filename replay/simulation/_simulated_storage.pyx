@@ -60,6 +60,8 @@ cdef class SimulatedStorage(Service):
     cdef const int64_t[::1] file_bytes
     cdef vector[int64_t] operations, operation_bytes  # by kind
     cdef vector[double] operation_ns
+    cdef int64_t processors  # of a node; 0: any number
+    cdef vector[priority_queue[int64_t]] busy  # by node: minus the ends of the work on its processors
 
     def __init__(self, model, *, ranks, file_bytes, seed=1, scale=1.0):
         nodes = model.nodes(ranks)
@@ -68,6 +70,8 @@ cdef class SimulatedStorage(Service):
         self.file_bytes = np.ascontiguousarray(file_bytes, dtype=np.int64)
         self.queues = Queues(model, nodes, seed, scale)
         self.caches = None if model.cache is None else Caches(model.cache, nodes)
+        self.processors = 0 if model.client is None else model.client.processors
+        self.busy.resize(nodes)
         self.operations.resize(len(KIND_NAMES))
         self.operation_bytes.resize(len(KIND_NAMES))
         self.operation_ns.resize(len(KIND_NAMES))
@@ -105,6 +109,8 @@ cdef class SimulatedStorage(Service):
         cdef int64_t length = item.amount if kind <= WRITE else 0, file = item.subject + file_shift
         cdef int64_t node = rank // self.ranks_per_node, held, ends
         cdef double end
+        if item.subject < 0:
+            return self._worked(now, node, item.amount)
         if self.on_objects:
             end = self._request(now, node, kind, file, item.place, length)
         elif kind == READ and self.caches is not None:
@@ -128,6 +134,16 @@ cdef class SimulatedStorage(Service):
         self.operation_bytes[kind] += length
         self.operation_ns[kind] += ends - now
         return ends
+
+    cdef int64_t _worked(self, int64_t now, int64_t node, int64_t work_ns) except -1 nogil:
+        """When work that a reader begins `now` ends, ns, on the processor of its node that is free first."""
+        cdef int64_t begin = now
+        if self.processors:
+            if <int64_t>self.busy[node].size() == self.processors:
+                begin = max(now, -self.busy[node].top())
+                self.busy[node].pop()
+            self.busy[node].push(-(begin + work_ns))
+        return begin + work_ns
 
     cdef int64_t _size(self, int64_t file) noexcept nogil:
         return self.file_bytes[file] if self.file_bytes.shape[0] else 0

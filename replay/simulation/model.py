@@ -217,14 +217,28 @@ class Client(_Part, frozen=True, kw_only=True, rename={"step_ns": "step", "meeti
 
     step_ns: holds the training thread in each step between its fetch and its compute. meeting_ns: the least time of a
     meeting, by number of ranks; it is linear in log2 of the ranks, beyond the last two as between them.
+    sample: processor time of a reader for each sample, by its bytes, after its read. processors: of a node, which its
+    readers share, first come, first served; 0: one for each reader.
     """
 
     step_ns: Time = Time()
     meeting_ns: dict[int, Time] = {}
+    sample: RequestTime | None = None
+    processors: _Whole = 0
 
     def __post_init__(self) -> None:
         if self.step_ns < 0 or any(ranks < 1 or time < 0 for ranks, time in self.meeting_ns.items()):
             raise ModelError("meetings need numbers of ranks of 1 or more, and times that are not negative")
+        if self.sample is not None and self.sample.in_flight != (1,):
+            raise ModelError("the processor time of a sample does not depend on requests in flight")
+
+    def sample_ns(self, size: np.ndarray) -> np.ndarray:
+        """float64: processor time of samples of these sizes, ns."""
+        times = self.sample or RequestTime()
+        sizes, row = times.sizes, times.time_ns[0]
+        slope = max(row[-1] - row[-2], 0.0) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else 0.0
+        found: np.ndarray = np.interp(size, sizes, row) + slope * np.maximum(size - sizes[-1], 0)
+        return found
 
     def meeting_at(self, ranks: int) -> float:
         """The least time of a meeting of so many ranks, ns."""
@@ -450,10 +464,12 @@ def _jitter(given: Mapping[str, Any]) -> object:
 
 def _client(given: Mapping[str, Any]) -> object:
     """Numbers of ranks are text in JSON."""
-    meeting = given.get("meeting")
-    if not isinstance(meeting, Mapping):
-        return given
-    return {**given, "meeting": {int(n) if str(n).isdecimal() else n: each for n, each in meeting.items()}}
+    meeting, found = given.get("meeting"), dict(given)
+    if isinstance(meeting, Mapping):
+        found["meeting"] = {int(n) if str(n).isdecimal() else n: each for n, each in meeting.items()}
+    if "sample" in given:
+        found["sample"] = request_time(given["sample"], "client.sample")
+    return found
 
 
 _FORMS: Mapping[str, Callable[[Any], object]] = {

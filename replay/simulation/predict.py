@@ -23,7 +23,18 @@ from dxt_replay.replay.causal.items import Meetings, with_meetings
 from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.causal.ranks import RankItems, meetings_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
-from dxt_replay.replay.engine.items import ADD, EVENT_ROW, MARK, NO_EVENT, SLEEP, gap, operation_rows, rows_of_arrays
+from dxt_replay.replay.engine.items import (
+    ADD,
+    EVENT_ROW,
+    MARK,
+    NO_EVENT,
+    OPERATION_ROW,
+    READ_AT,
+    SLEEP,
+    gap,
+    operation_rows,
+    rows_of_arrays,
+)
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
 from dxt_replay.replay.simulation.check import Agreement, StepTime, TimeSpent
@@ -32,7 +43,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import training_ns
 from dxt_replay.traces.records import BenchmarkRun, benchmark_run
-from dxt_replay.traces.schema import READ
+from dxt_replay.traces.schema import FORMATS, READ, codes
 from dxt_replay.traces.storage_limit import Doubt
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
@@ -65,6 +76,7 @@ _CLASSES = {kind: at for at, kind in enumerate((NO_EVENT, FETCH, COLLECTIVE, CHE
 class SimulatedJob:
     """The lanes of the recorded ranks, from which those of any number of ranks are made.
 
+    is_data: bool by file, whether it is no checkpoint.
     compute_ns: of the accelerators in the loops of all recorded ranks, at the speed of the simulation; 0 where the
     capture shows none. recorded_ns: of the capture and of its training loop without what the recording cost; None where
     the simulation changes compute. benchmark: the run of one, which has a rule of its own for the utilisation.
@@ -74,6 +86,7 @@ class SimulatedJob:
     meetings: Meetings
     pacing: Pacing
     file_bytes: np.ndarray
+    is_data: np.ndarray
     compute_ns: float
     warnings: tuple[str, ...]
     doubt: Doubt
@@ -106,15 +119,34 @@ class SimulatedJob:
             least_ns = np.int64(round(client.meeting_at(ranks)))
             meetings = dataclasses.replace(meetings, cost_ns=np.maximum(meetings.cost_ns, least_ns))
             scripts = [_with_client(each, round(client.step_ns)) for each in scripts]
+        readers = [each.lanes for each in self.recorded[:ranks]]
+        if client is not None and client.sample is not None:
+            readers = [[self._with_samples(items, client) for items in each] for each in readers]
         scripts = [with_meetings(each, self.pacing, meetings) for each in scripts]
         lanes, shift = [], 0
         for place in range(ranks):
             copy, number = divmod(place, self.ranks)
             own: dict[str, Any] = {"counter_shift": shift, "file_shift": copy * len(self.file_bytes), "rank": place}
-            lanes += [EventLane(items=items, **own) for items in self.recorded[number].lanes]
+            lanes += [EventLane(items=items, **own) for items in readers[number]]
             lanes.append(EventLane(items=scripts[number], watched=True, **own))
             shift += self.recorded[number].counters
         return lanes
+
+    def _with_samples(self, items: np.ndarray, client: Client) -> np.ndarray:
+        """The items of a lane in which the processor time of its samples follows each read of them, as a read of no
+        file whose bytes are ns. A read is a sample, or as many as a benchmark's length of a record says."""
+        reads = np.flatnonzero((items["kind"] == READ_AT) & (items.view(OPERATION_ROW)["length"] > 0))
+        row = items.view(OPERATION_ROW)[reads]
+        reads, row = reads[self.is_data[row["file_id"]]], row[self.is_data[row["file_id"]]]
+        length = row["length"].astype(np.float64)
+        record = length if self.benchmark is None else np.full(len(row), float(self.benchmark.record_bytes or 1))
+        work_ns = np.rint(client.sample_ns(record) * length / record).astype(np.int64)
+        nothing = np.zeros(len(row), dtype=np.int64)
+        work = operation_rows(
+            op=nothing + READ, api=0, origin=0, slot=nothing, file_id=nothing - 1, step=row["step"], offset=0,
+            length=work_ns,
+        )  # fmt: skip
+        return np.insert(items, reads + 1, work)
 
     def watch(self) -> Watch:
         """Counts where the time of the training threads goes, by step and TIME_CLASSES."""
@@ -150,6 +182,7 @@ def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacin
         meetings=meetings,
         pacing=pacing,
         file_bytes=capture.files.column("size").to_numpy().astype(np.int64),
+        is_data=codes(capture.files, "format") != FORMATS.index("checkpoint"),
         compute_ns=compute_ns / speed,
         warnings=warnings,
         doubt=doubt_of_capture(capture, reasons=[each.doubt for each in notes.values()]),
@@ -409,7 +442,7 @@ def predict(
             training_ns=max(int(each.max()) for each in marks) - min(int(each.min()) for each in marks) if marks else 0,
             use=None if storage is None else storage.use,
             spent=watch,
-            operations=int(served[0]),
+            operations=job.operations_of(ranks),
             items=sum(len(lane.items) for lane in timed),
             seconds=time.thread_time() - began,
         )
@@ -419,13 +452,19 @@ def predict(
         return run(storage, job.watch(), served)
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        free = pool.submit(run, None, None, served[0])
+        # Readers need their processors on any storage.
+        bare = StorageModel(name="free", client=model.client, ranks_per_node=model.ranks_per_node)
+        samples = model.client is not None and model.client.sample is not None
+        free = pool.submit(
+            run, SimulatedStorage(bare, ranks=ranks, file_bytes=job.file_bytes) if samples else None, None, served[0]
+        )
         runs = [pool.submit(stored, *each, own) for each, own in zip(chosen, served[1:], strict=True)]
         left: set[Future[Run]] = {free, *runs}
         while left:
             left = wait(left, timeout=PROGRESS_S).not_done
             if on_progress is not None:
-                on_progress(int(served.sum()), len(served) * job.operations_of(ranks))
+                most = len(served) * job.operations_of(ranks)
+                on_progress(min(int(served.sum()), most), most)
     found = [each.result() for each in runs]
     return Prediction(job=job, model=model, ranks=ranks, runs=found, seeds=seeds, free=free.result())
 

@@ -27,6 +27,7 @@ from dxt_replay.replay.simulation.model import (
     StorageModel,
     document_of,
     model_of,
+    read_storage_model,
 )
 from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.store.reader import open_capture
@@ -212,3 +213,23 @@ def test_the_client_holds_each_step_and_meetings_cost_more_with_ranks(tmp_path: 
         assert one.free.training_ns - other.free.training_ns == pytest.approx(20 * more_ms * MS, rel=0.01)
     assert found.prediction.as_json()["time_s"]["client"] == pytest.approx(0.08)
     assert without.prediction.as_json()["time_s"]["client"] == 0
+
+
+@pytest.mark.parametrize(("processors", "step_ms"), [(0, 6.0), (4, 6.0), (3, 8.0), (1, 24.0)])
+def test_readers_share_the_processors_of_their_node(tmp_path: Path, processors: int, step_ms: float) -> None:
+    """Two ranks with two readers each, and 12 ms of a processor for a sample of 1,000,000 B: as long as two readers
+    need, or as the samples of both ranks take on the processors."""
+    few = {
+        "dataset.num_files_train": 200, "dataset.record_length_bytes": 1_000_000, "reader.batch_size": 1,
+        "dataset.record_length_bytes_stdev": 0, "reader.read_threads": 2, "train.epochs": 1,
+        "train.computation_time": 0.001, "workflow.checkpoint": False,
+    }  # fmt: skip
+    dxt_replay.generate("unet3d_h100", 2, tmp_path / "u.capture", overrides=few)
+    client = {"sample": {"latency": "2ms", "bandwidth": "100MB/s"}, "processors": processors}
+    (tmp_path / "model.yaml").write_text(json.dumps({"storage_model": 1, "name": "x", "client": client}))
+    model = read_storage_model(tmp_path / "model.yaml")
+    assert model_of(json.loads(json.dumps(document_of(model)))) == model
+    found = dxt_replay.simulate(tmp_path / "u.capture", tmp_path / "model.yaml").prediction
+    assert found.training_ns / 100 == pytest.approx(step_ms * MS, rel=0.03)
+    assert found.free.training_ns == found.training_ns
+    assert found.as_json()["simulated"]["operations"] == found.as_json()["operations"]
