@@ -96,7 +96,7 @@ OLD_OPTIONS = (
     ("regress", "--junit --markdown --html", "--report FILE, by the suffix .xml, .md or .html"),
     ("simulate", "--runs --check-seconds", "a keyword of dxt_replay.simulate alone"),
     ("history", "--fail-regression", "the default"),
-    ("generate", "--reading", "one: DLIO's main, for PyTorch that of MLPerf Storage v3.0 (docs/dlio.md)"),
+    ("generate", "--reading", "one: DLIO's main, for PyTorch that of MLPerf Storage v3.0 (docs/workloads.md)"),
     ("demo", "--warm", "an option of `run` alone"),
     ("demo", "--keep", "what `stage` does: the twin stays"),
 )

@@ -56,7 +56,6 @@ WORDS = {
     "pipeline": "I/O together with the work on input (decoding, batching).",
     "random": "An access whose place does not follow from the two before.",
     "rank": "One process of the training job. -1 in a table stands for all ranks together.",
-    "reading": "The rules by which a DLIO file is interpreted: DLIO's documentation, or a version of its code.",
     "reconstructed": "Rebuilt from counters, for operations that were not traced. No total of traced operations "
     "includes them.",
     "record": "A JSON file with the runs, environment and verdict of an experiment, which `regress --record` writes.",

@@ -151,8 +151,8 @@ def _training(
 ) -> Iterator[Pass | Between]:
     """All epochs with their checkpoints and evaluations. `checkpoints` gets the epoch and step of each checkpoint.
 
-    Steps are counted over the run, as DLIO's documentation says (its code counts anew in each epoch). The loop ends when
-    it has fetched a batch too many, in several epochs of TFRecord and where steps are limited."""
+    Steps are counted over the run, as DLIO's documentation says (its code counts anew in each epoch). The loop ends
+    when it has fetched a batch too many, in several epochs of TFRecord and where steps are limited."""
     flow, train, saving = workload.workflow, workload.train, workload.checkpoint
     next_save, next_evaluation = saving.checkpoint_after_epoch, workload.evaluation.eval_after_epoch
     every, limit = saving.steps_between_checkpoints if flow.checkpoint else None, train.total_training_steps

@@ -205,17 +205,17 @@ def test_a_workload_is_generated_staged_replayed_and_equal(tmp_path: Path, say: 
 
 def test_what_generate_does_not_follow_is_printed_and_kept(tmp_path: Path, say: Say) -> None:
     source = tmp_path / "w.capture"
-    keys = ["reader.batchsize=3", "reader.pin_memory=false", "checkpoint.fsync=true", "storage.storage_type=s3"]
-    out = say("generate", "default", *SMALL, *keys, "--reading", "head", "--ranks", "1", "--seed", 7, "-o", source)
+    keys = ["reader.batchsize=3", "reader.pin_memory=false", "reader.file_access=shared", "storage.storage_type=s3"]
+    out = say("generate", "default", *SMALL, *keys, "--ranks", "1", "--seed", 7, "-o", source)
     for title in ("Unknown keys", "Without effect", "Not expressed by the capture", "Keys that change no request"):
         assert f"\n{title}\n" in out
     assert "did you mean reader.batch_size?" in out
     info = open_capture(source).info
     warnings = " ".join(info.warnings)
     assert "reader.batchsize 3 is unknown" in warnings
-    assert "checkpoint.fsync True is without effect" in warnings
+    assert "reader.file_access 'shared' is without effect" in warnings
     assert "pin_memory" not in warnings
-    assert [info.made_by[name] for name in ("workload", "reading", "seed")] == ["default", "head", 7]
+    assert [info.made_by[name] for name in ("workload", "seed")] == ["default", 7]
     assert info.made_by["overrides"] == [*SMALL, *keys]
     assert (info.sources[0].kind, len(info.sources[0].sha256)) == ("workload", 64)
 

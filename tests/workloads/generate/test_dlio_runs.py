@@ -2,8 +2,8 @@
 
 The runs: DLIO's main branch (commit e1919d7: h5_r2t2, h5_chunks, tfr_main) and its branch mlperf_storage_v2.0
 (392621b), whose TFRecord pipeline and checkpoints of PyTorch are alike, with PyTorch 2.13, TensorFlow 2.21, NumPy 2.4
-and h5py 3.14 on ext4. An entry has the workload, the sizes of DLIO's files, the requests of each open file (`r` or `w`, offset,
-length), and per rank the files in the order of each process, `path#number of its requests`.
+and h5py 3.14 on ext4. An entry has the workload, the sizes of DLIO's files, the requests of each open file (`r` or
+`w`, offset, length), and per rank the files in the order of each process, `path#number of its requests`.
 
 dlio_tfrecord.strace.gz is strace's own text of a run of DLIO's main branch (TensorFlow 2.21): the calls on its data
 set, with the folder renamed.
