@@ -76,7 +76,7 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
 WITHOUT_IO = re.compile(r"(operations|bytes|io_time_s)/.*|files|in_flight_s|other_io_s|loop/(io_|storage_).*")
 """Keys of `summary` that are null if no I/O was recorded (`without_io`)."""
 
-PLAIN = {"plain", "asdict", "without_io"}
+PLAIN = {"plain", "asdict", "_without_io"}
 """Functions that make the plain value of their argument, or one of the same keys."""
 
 
