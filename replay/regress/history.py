@@ -196,7 +196,7 @@ class Series:
                     "host": record.machine.host,
                     "kernel": record.machine.kernel,
                     "version": record.machine.versions.get("dxt-replay", ""),
-                    "verdict": record.result.verdict if record.result else "",
+                    "verdict": record.verdict,
                     "differences": list(differences),
                     "machine_changed": machine,
                 }

@@ -136,6 +136,12 @@ class ExperimentRecord:
         """`2026-03-01 04:00`: when the first run began, in UTC."""
         return f"{datetime.fromtimestamp(self.start_ns / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M}"
 
+    @property
+    def verdict(self) -> Decision:
+        """Of a record that was read."""
+        assert self.result is not None
+        return self.result.verdict
+
     def counted_runs(self, side: str = "candidate") -> tuple[MeasuredRun, ...]:
         """The runs of a side that count; those of both sides where both were the same target."""
         same = len({(target.target, target.maps) for target in self.targets.values()}) == 1
