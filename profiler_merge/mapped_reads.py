@@ -53,6 +53,10 @@ FAULT_ROW = np.dtype(
 )
 """As `recorder._page_faults` writes it."""
 
+_NEAR_PAGES, _LEAST_NEAR = 8, 0.25
+"""Pages that every read of a fault reaches around it, and the share of the faults that nothing read for."""
+
+_RANDOM = sum(1 << OPEN_FLAGS.index(flag) for flag in ("read", "random"))
 _ANNOUNCED = sum(1 << OPEN_FLAGS.index(flag) for flag in ("read", "sequential"))
 _NEVER = int(np.iinfo(np.int64).min)
 _MMAP, _OPEN, _CLOSE = APIS.index("MMAP"), OPS.index("open"), OPS.index("close")
@@ -179,9 +183,20 @@ def _mappings(rows: np.ndarray) -> np.ndarray:
         opens = _operations(mine[made[read]], _OPEN)
         closes = opens[1:].copy()
         opens["open_flags"][mine["kind"][made[read]] == TORCH_MAPPING] = _ANNOUNCED
+        if _reads_no_further(mine):
+            opens["open_flags"] = _RANDOM
         closes["op"] = _CLOSE
         found += [opens, closes]
     return joined(found)
+
+
+def _reads_no_further(faults: np.ndarray) -> bool:
+    """Whether faults on a file read their page alone (MADV_RANDOM, as LMDB asks): else the pages next to one that
+    was waited for are there already, and none of them is waited for right after it."""
+    waited = faults[faults["kind"] == MAJOR]
+    waited = waited[np.argsort(waited["tid"], kind="stable")]
+    near = (np.diff(waited["tid"]) == 0) & np.isin(np.diff(waited["offset"]), np.arange(1, _NEAR_PAGES) * PAGE_BYTES)
+    return len(near) > _NEAR_PAGES and bool(near.mean() > _LEAST_NEAR)
 
 
 def _reads(faults: np.ndarray) -> np.ndarray:

@@ -77,7 +77,7 @@ BETWEEN_STEPS = "between steps"
 """`spans.name` of an `input_wait` from the end of a marked step to the begin of the next, of a loop that shows none."""
 
 _ENUM = pa.dictionary(pa.int8(), pa.string())
-OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync", "sequential")
+OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync", "sequential", "random")
 """What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture. `sequential`:
 the program announced sequential reads (POSIX_FADV_SEQUENTIAL), for which the kernel doubles its read-ahead."""
 

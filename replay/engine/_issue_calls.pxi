@@ -215,7 +215,7 @@ cdef Call call_open(State *lane, File *file, int64_t offset) noexcept nogil:
     cdef bint more = True
     while True:
         call.begin = now_ns()
-        handle = open_handle(file, OPEN, offset == READ_AHEAD)
+        handle = open_handle(file, OPEN, offset)
         call.end = now_ns()
         if not more or not lacks_descriptors(handle):
             break

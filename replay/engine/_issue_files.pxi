@@ -197,14 +197,14 @@ cdef int open_descriptor(File *file, int flags) noexcept nogil:
     return fd
 
 
-cdef int map_descriptor(int fd, bint ahead, Mapping **mapping) noexcept nogil:
-    """Map the file behind a descriptor, after its sequential reads are announced if `ahead`. Returns 0 or -errno."""
-    if ahead:
+cdef int map_descriptor(int fd, int64_t advice, Mapping **mapping) noexcept nogil:
+    """Map the file behind a descriptor, with the advice of an OPEN item. Returns 0 or -errno."""
+    if advice == READ_AHEAD:
         posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL)
-    return make_mapping(fd, mapping)
+    return make_mapping(fd, advice == READ_NO_FURTHER, mapping)
 
 
-cdef Handle open_mapping(File *file, bint ahead) noexcept nogil:
+cdef Handle open_mapping(File *file, int64_t advice) noexcept nogil:
     """A mapping of the descriptor that was opened last, since a recorded open and its mapping are one; or of its own."""
     cdef Mapping *mapping = NULL
     cdef int fd, error = -EBADF
@@ -213,11 +213,11 @@ cdef Handle open_mapping(File *file, bint ahead) noexcept nogil:
         pthread_mutex_lock(&opened.lock)
         if opened.handle >= 0:
             fd = <int>(opened.spares[opened.spare_count - 1] if opened.spare_count else opened.handle)
-            error = map_descriptor(fd, ahead, &mapping)
+            error = map_descriptor(fd, advice, &mapping)
         pthread_mutex_unlock(&opened.lock)
     if error:
         fd = open_descriptor(file, O_RDONLY | O_CLOEXEC)
-        error = fd if fd < 0 else map_descriptor(fd, ahead, &mapping)
+        error = fd if fd < 0 else map_descriptor(fd, advice, &mapping)
         c_close(fd)
     return error if error else <Handle><uintptr_t>mapping
 
@@ -236,10 +236,10 @@ cdef int stream_on_sibling(File *file, Stream **stream) noexcept nogil:
     return error
 
 
-cdef Handle open_handle(File *file, int call, bint ahead) noexcept nogil:
+cdef Handle open_handle(File *file, int call, int64_t advice) noexcept nogil:
     """Open a file through its back end. Returns a handle, which the caller keeps or closes, or -errno.
 
-    `call`: OPEN, or ASK_HOLD if no item asks for it. `ahead`: whether sequential reads are announced."""
+    `call`: OPEN, or ASK_HOLD if no item asks for it. `advice`: `place` of the item."""
     cdef Stream *stream = NULL
     cdef int error
     if file.backend == PYTHON:
@@ -247,7 +247,7 @@ cdef Handle open_handle(File *file, int call, bint ahead) noexcept nogil:
     if file.backend == POSIX:
         return open_descriptor(file, file.flags)
     if file.backend == MAPPED:
-        return open_mapping(file, ahead)
+        return open_mapping(file, advice)
     error = -EBADF if call == OPEN else stream_on_sibling(file, &stream)
     if error:
         error = open_stream(file.path, file.flags & O_RDWR, file.flags & O_CREAT, &stream)
@@ -309,10 +309,10 @@ cdef int open_file(Table *table, File *file) noexcept nogil:
     cdef bint more = True
     file.opens_begun += 1
     pthread_mutex_unlock(&file.lock)
-    handle = open_handle(file, ASK_HOLD, False)
+    handle = open_handle(file, ASK_HOLD, -1)
     while more and lacks_descriptors(handle):
         more = close_idle(table, file)
-        handle = open_handle(file, ASK_HOLD, False)
+        handle = open_handle(file, ASK_HOLD, -1)
     if handle >= 0:
         size = size_of_handle(file, handle)
     pthread_mutex_lock(&file.lock)

@@ -25,8 +25,8 @@ typedef struct {
     int64_t size;
 } Mapping;
 
-/* Maps the file behind a descriptor. */
-static int make_mapping(int fd, Mapping **mapping)
+/* Maps the file behind a descriptor. `random`: a fault reads its page alone. */
+static int make_mapping(int fd, int random, Mapping **mapping)
 {
     int error = 0;
     int64_t size;
@@ -43,6 +43,8 @@ static int make_mapping(int fd, Mapping **mapping)
     if ((*mapping)->begin == (char *)MAP_FAILED) {
         error = -errno;
         free(*mapping);
+    } else if (random && size > 0) {
+        madvise((*mapping)->begin, (size_t)size, MADV_RANDOM);
     }
     return error;
 }

@@ -56,7 +56,7 @@ cdef extern from "_issue_streams.h" nogil:
 cdef extern from "_issue_mapped.h" nogil:
     ctypedef struct Mapping:
         int64_t size
-    int make_mapping(int fd, Mapping **mapping)
+    int make_mapping(int fd, bint random, Mapping **mapping)
     int duplicate_mapping(Mapping *of, Mapping **mapping)
     int close_mapping(Mapping *mapping)
     int64_t touch_mapping(Mapping *mapping, int64_t offset, int64_t length)

@@ -24,7 +24,7 @@ One module in parts that are included here, each after what it uses.
 import numpy as np
 
 from dxt_replay.replay.engine.items cimport (
-    ABSOLUTE, ADD, AWAITS_OPEN, CLOSE, DELETE, LIST, MARK, NO_OPEN, NONE, OPEN, OPENS, READ_AHEAD, READ_AT, RENAME, RING_BATCHES,
+    ABSOLUTE, ADD, AWAITS_OPEN, CLOSE, DELETE, LIST, MARK, NO_OPEN, NONE, OPEN, OPENS, READ_AHEAD, READ_AT, READ_NO_FURTHER, RENAME, RING_BATCHES,
     SEEK, SLEEP, SPIN, STAT, SYNC, THINK, WAIT, WRITE_AT, Item,
 )
 

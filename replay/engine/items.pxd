@@ -25,6 +25,7 @@ cdef enum:
 
 cdef enum:
     READ_AHEAD = -2  # of OPEN
+    READ_NO_FURTHER = -3
 
 cdef enum:
     NO_OPEN, OPENS, AWAITS_OPEN

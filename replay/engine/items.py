@@ -29,6 +29,7 @@ READ_AT, WRITE_AT: move `amount` bytes at `place` of the file in `slot`. A read 
 OPEN: makes a new handle each time, with the access of the slot. If the file is not open, the handle becomes the file's
     own. Otherwise it is kept as a spare handle until a CLOSE. Where `place` is READ_AHEAD, sequential reads are
     announced (POSIX_FADV_SEQUENTIAL): after a POSIX open, which also holds for a mapping of it, and before a mapping.
+    Where it is READ_NO_FURTHER, a mapping is of random reads (MADV_RANDOM): a fault reads its page alone.
 CLOSE: closes one handle of the file, but never a handle that another lane is using: a spare one, else the file's own,
     else, where other lanes hold the file, a new one.
 STAT: looks at the path, whether the file is open or not.
@@ -47,7 +48,7 @@ ADD: add `amount` to the counter in `slot`. Lanes that wait for it are woken whe
 The lanes share the counters. All items of a counter have the same `place`, and each `amount` that is waited for is a
 multiple of it."""
 
-READ_AHEAD = -2  # Value of `place` of an OPEN; no recorded offset is below -1
+READ_AHEAD, READ_NO_FURTHER = -2, -3  # Values of `place` of an OPEN; no recorded offset is below -1
 PLAN_ROW = np.dtype(
     [
         ("kind", "u1"),

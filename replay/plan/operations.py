@@ -22,6 +22,7 @@ from dxt_replay.replay.engine.items import (
     OPERATION_ROW,
     PLAN_ROW,
     READ_AHEAD,
+    READ_NO_FURTHER,
     RENAME,
     RENAME_ROW,
     RING_BATCHES,
@@ -47,7 +48,7 @@ BATCH_COLUMNS = ("lane", "op", "file_id", "length", "start_ns", "end_ns")
 """Columns of the op stream that an `OperationBatch` needs."""
 
 _COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin", "other_file_id", "open_flags")
-_SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
+_SEQUENTIAL, _RANDOM = (1 << OPEN_FLAGS.index(flag) for flag in ("sequential", "random"))
 
 KNOWN_ROW = np.dtype([("feeds", "<i4"), ("follows", "<i4"), ("follows_end", "i1"), ("ready_ns", "<i8")])
 """`traces.schema.DEPENDENCY_COLUMNS` of an operation, -1 for null; `follows_end` 0 or 1."""
@@ -195,7 +196,8 @@ def _planned(layers: LayerChoice, slots: Slots, batch: pa.RecordBatch | pa.Table
     opens = rows["kind"] == OPEN
     if opens.any():
         flags = batch.column("open_flags").fill_null(0).to_numpy()[mask]
-        rows.view(OPERATION_ROW)["offset"][opens & (flags & _SEQUENTIAL > 0)] = READ_AHEAD
+        for flag, advice in ((_SEQUENTIAL, READ_AHEAD), (_RANDOM, READ_NO_FURTHER)):
+            rows.view(OPERATION_ROW)["offset"][opens & (flags & flag > 0)] = advice
     renames = rows["kind"] == RENAME
     if renames.any():
         new_file_id = batch.column("other_file_id").fill_null(-1).to_numpy()[mask][renames]

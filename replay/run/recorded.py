@@ -21,7 +21,6 @@ from dxt_replay.replay.engine.items import (
     OPEN,
     OPERATION_ROW,
     PLAN_ROW,
-    READ_AHEAD,
     READ_AT,
     RENAME,
     RENAME_ROW,
@@ -112,7 +111,7 @@ class LaneRecorder:
             for name in DEPENDENCY_COLUMNS:
                 rows[name] = known[name]
         # As the capture has them: no advice in the place of an offset, and nothing of a rename's other name there.
-        rows["offset"][(kind == OPEN) & (rows["offset"] == READ_AHEAD)] = -1
+        rows["offset"][(kind == OPEN) & (rows["offset"] < -1)] = -1
         renames = kind == RENAME
         if renames.any():
             rows["other_file_id"][renames] = planned.view(RENAME_ROW)["new_file_id"][renames]

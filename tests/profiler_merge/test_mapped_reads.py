@@ -23,7 +23,7 @@ from dxt_replay.profiler_merge.mapped_reads import (
 )
 from dxt_replay.profiler_merge.rows import rows_of
 from dxt_replay.replay.commands.making import merge
-from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, TRACED, Unseen, codes
+from dxt_replay.traces.schema import APIS, OPEN_FLAGS, OPS, RECONSTRUCTED, TRACED, Unseen, codes
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.unseen import unseen_of
 from tests.places import recorded
@@ -81,6 +81,15 @@ def test_a_mapping_counts_if_it_was_read_and_closes_the_one_before() -> None:
     found = _reads((0, 0, -1, 7), (1, 1, -1, 7), (2, 2, 40, 7), (3, 3, -1, 7), (4, 4, 80, 7))
     assert [op for op, *_ in found] == [OPEN, READ, CLOSE, OPEN, READ]
     assert [end for *_, end in found] == [1, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize(("apart", "advised"), [(1, True), (16, False)])
+def test_a_mapping_whose_neighbouring_pages_are_all_waited_for_is_of_random_reads(apart: int, advised: bool) -> None:
+    """LMDB reads a value of eight pages with as many requests; elsewhere the next request comes 16 pages later."""
+    waited = [(10 * each, 10 * each + 8, 1000 * (each // 8) + each % 8 * apart, 7) for each in range(1, 40)]
+    found = MappedReads(paths=[b"/a"], sizes=[0], faults=_faults((0, 0, -1, 7), *waited)).of_process(7)
+    random = 1 << OPEN_FLAGS.index("read") | 1 << OPEN_FLAGS.index("random")
+    assert found["open_flags"][found["op"] == OPEN].tolist() == [random if advised else -1]
 
 
 def test_an_open_that_was_counted_is_right_before_its_mapping_and_reaches_to_what_ended_before_it() -> None:

@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
-from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, SEEK, WRITE_AT, LoopPace, loop_items
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, READ_NO_FURTHER, SEEK, WRITE_AT, LoopPace, loop_items
 
 PAGE = 4096
 IN_OPEN, IN_CLOSE_NOWRITE = 0x20, 0x10
@@ -53,19 +54,21 @@ def _resident(path: Path) -> np.ndarray:
         return np.frombuffer(found, dtype=np.uint8) & 1 > 0
 
 
-def test_a_read_brings_its_pages_into_the_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize("advice", [-1, READ_NO_FURTHER])
+def test_a_read_brings_its_pages_into_the_cache(tmp_path: Path, advice: int) -> None:
     path = tmp_path / "data"
     path.write_bytes(os.urandom(64 << 20))
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     before = _resident(path)
-    assert _results(path, (OPEN, -1, 0), (READ_AT, 40 << 20, 5 * PAGE)) == [0, 5 * PAGE]
+    assert _results(path, (OPEN, advice, 0), (READ_AT, 40 << 20, 5 * PAGE)) == [0, 5 * PAGE]
     first = (40 << 20) // PAGE
     after = _resident(path)
     assert after[first : first + 5].all()
     if not before.any():  # a file system in memory drops nothing
         assert not after.all()
+        assert (after.sum() == 5) == (advice == READ_NO_FURTHER)
 
 
 def test_results_are_those_of_the_file(tmp_path: Path) -> None:
@@ -120,7 +123,7 @@ def test_a_stream_of_an_open_file_that_was_opened_by_nothing_else_opens_it_no_mo
 def test_a_seek_beside_a_stream_of_the_same_descriptor_does_not_move_it(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(4 * PAGE))
-    rows = loop_items(np.array([OPEN, READ_AT, SEEK, READ_AT]), np.array([0, 1, 0, 1]), 4)
+    rows = loop_items(np.array([OPEN, READ_AT, READ_NO_FURTHER, SEEK, READ_AT]), np.array([0, 1, 0, 1]), 4)
     rows["_place"], rows["_amount"] = (0, 0, 4 * PAGE, PAGE), (0, PAGE, 0, 3 * PAGE)
     files = Files([FileSlot(path=bytes(path), uses=100)] * 2, ["posix", "stdio"])
     assert _run(files, rows) == [0, PAGE, 0, 3 * PAGE]
