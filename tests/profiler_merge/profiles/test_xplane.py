@@ -109,11 +109,25 @@ def test_stats_of_every_kind(write: Write) -> None:
             ["outer", "inner", "late"],
             [[0, 1, 2], [11, 10, 30]],
         ),
+        (
+            [Event(name="inner", start_ns=10, duration_ns=1), Event(name="outer", start_ns=10, duration_ns=9)],
+            ["outer", "inner"],
+            [[], []],
+        ),
     ],
 )
 def test_events(write: Write, events: list[Event], names: list[str], stats: list[list[int]]) -> None:
     profile = read_profile(write(of_events(*events)))
     assert (names_of(profile), stat(profile, "i")) == (names, stats)
+
+
+def test_the_last_of_a_repeated_stat_counts(write: Write) -> None:
+    names, stats = writer._Names(), writer._Names()
+    event = writer.event(Event(name="e", stats={"i": 1}), names, stats) + writer.part(4, writer.stat(stats, "i", 2))
+    host = writer.part(2, b"/host:CPU") + writer.part(3, writer.part(2, b"python") + writer.part(4, event))
+    for field, name in ((4, b"e"), (5, b"i")):
+        host += writer.part(field, writer.number(1, 1) + writer.part(2, writer.part(2, name)))
+    assert stat(read_profile(write(writer.space([host]))), "i") == [[0], [2]]
 
 
 def test_host_and_gpu_planes_are_read_and_others_are_not(write: Write) -> None:

@@ -121,6 +121,19 @@ def test_a_read_that_broke_off_keeps_its_bytes(call, status, received, length, a
     assert [(row["length"], row["api"]) for row in batch.to_pylist()] == [(length, api)]
 
 
+def test_a_part_behind_one_that_no_log_has_has_no_offset(logs, tmp_path):
+    (log,) = logs.glob("*.requests")
+    rows = [
+        ("R", "UploadPart", "b/k", 0, length, 0, "", 1000 + part, "", 2000, 200, 1, PID, 9, part, "")
+        for part, length in ((1, 5), (2, 6), (4, 7))
+    ]
+    text = "".join("\t".join(map(str, row)) + "\n" for row in rows)
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]) + text)
+    assert main(["merge", str(log), "-o", str(tmp_path / "a.capture")]) == 0
+    (batch,) = open_capture(tmp_path / "a.capture").operations()
+    assert batch["offset"].to_pylist() == [0, 5, -1]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

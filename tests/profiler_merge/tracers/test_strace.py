@@ -345,6 +345,12 @@ def test_ranks_below_a_launcher_and_a_trace_for_each_rank(tmp_path):
     assert any("there are traces of rank 1, 2 alone" in text for text in job.warnings)
 
 
+def test_lanes_of_the_ranks_own_process_come_first(tmp_path):
+    lines = ["200 " + opened("y"), "clone(child_stack=NULL, flags=SIGCHLD) = 200", opened("x")]
+    rows, threads = read_strace([trace(tmp_path / "a", *lines)]).of_rank(0)
+    assert (rows["thread"].tolist(), [process.pid for process, _ in threads]) == ([1, 0], [100, 200])
+
+
 def test_damage_is_counted_and_the_rest_is_read(tmp_path):
     whole = trace(tmp_path / "a", *[opened("x")] * 200).read_bytes()
     path = tmp_path / "b"
