@@ -123,7 +123,7 @@ def test_a_stream_of_an_open_file_that_was_opened_by_nothing_else_opens_it_no_mo
 def test_a_seek_beside_a_stream_of_the_same_descriptor_does_not_move_it(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(4 * PAGE))
-    rows = loop_items(np.array([OPEN, READ_AT, READ_NO_FURTHER, SEEK, READ_AT]), np.array([0, 1, 0, 1]), 4)
+    rows = loop_items(np.array([OPEN, READ_AT, SEEK, READ_AT]), np.array([0, 1, 0, 1]), 4)
     rows["_place"], rows["_amount"] = (0, 0, 4 * PAGE, PAGE), (0, PAGE, 0, 3 * PAGE)
     files = Files([FileSlot(path=bytes(path), uses=100)] * 2, ["posix", "stdio"])
     assert _run(files, rows) == [0, PAGE, 0, 3 * PAGE]
