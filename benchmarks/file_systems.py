@@ -220,7 +220,7 @@ def measure_same(
         for number in range(comparisons):
             workload = WORKLOADS[number % len(WORKLOADS)]
             places = [folder / f"{number}-{name}" for name in "ab"]
-            found = regress(captures[workload], *places, pairs)
+            found = regress(captures[workload], places[0], places[1], pairs)
             for place in places:
                 shutil.rmtree(place)
             yield {"kind": kind, "workload": workload, **found}
