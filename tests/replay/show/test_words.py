@@ -58,7 +58,7 @@ def test_the_rows_of_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "reads": ("2, 256 KiB in all",),
         "writes": ("1, 100 B in all",),
         "rebuilt from counters, in no other line": ("1 operation, 0 B",),
-        "transfer size": ("0 B to 256 KiB, median 100 B",),
+        "transfer size": ("0 B", "100 B", "85.4 KiB", "256 KiB"),
         "steps": ("1, mean 6.00 ms",),
         "compute, whole training": ("2.00 ms",),
         "I/O time inside compute": ("50.0 %",),
