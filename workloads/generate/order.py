@@ -100,7 +100,7 @@ class IndexedOrder:
         self._share, self._epoch, self._readers, self.batches = shared, epoch, max(readers, 1), batches
         self._keeps = workload.reader.read_type == "memory"
         self._dealt = dealt_files(workload, shared, epoch) if shared.dealt else None
-        self._shuffled = None if shared.dealt else _Shuffled(workload, shared, epoch)
+        self._shuffled = _Shuffled(workload, shared, epoch)
 
     def samples(self, rank: int, first: int, last: int) -> np.ndarray:
         """Each sample opens and closes its file, unless the readers keep it."""
@@ -108,7 +108,7 @@ class IndexedOrder:
         # Which samples are the first of their file for their reader is known from the begin of the pass on.
         begin = 0 if self._keeps and self._epoch == 1 else first
         own = np.arange(begin * shared.batch, last * shared.batch)
-        if self._shuffled is not None:
+        if self._dealt is None:
             samples = max(shared.files * shared.samples_per_file, 1)
             file, index = self._shuffled.place((rank * shared.per_rank + own) % samples)
         else:

@@ -191,8 +191,8 @@ class TfrecordReads:
         ends = (place == 0) | (place == counts[row] + 1 + whole[row])
         record = np.maximum(at, 0) // record_bytes
         position = self._position(files, turn[row], np.minimum(record, per_file - 1))
-        room = pass_number * len(files) * per_file - self._records_ahead
-        room = room + np.where(record < RECORDS_AHEAD, np.minimum(position, 0), position)
+        begin = pass_number * len(files) * per_file - self._records_ahead
+        room = begin + np.where(record < RECORDS_AHEAD, np.minimum(position, 0), position)
         ended = np.minimum(room // self._step_records, fetch - 1)
         takes_first = pass_number == 1 and self.fetches > self.share.steps
         return rows_of(
