@@ -73,7 +73,7 @@ size:  ## count lines, statements, modules, classes, records, words and options,
 bench:  ## measure decoders, issue loop and timed accuracy as ratios to a peer; tables, and benchmarks/results/*.json; ten minutes
 	$(PYTHON) -m benchmarks.run_all
 
-bench-predictions:  ## hold predictions of 15 jobs against the jobs, fast to slow storage and back; libfuse3, Darshan, torch (JOBS="--work DIR --python PYTHON ..."), 40 minutes; --short: 8
+bench-predictions:  ## hold predictions of 19 jobs against the jobs, fast to slow storage and back; libfuse3, Darshan, torch (JOBS="--work DIR --python PYTHON ..."), 40 minutes; --short: 8
 	$(PYTHON) -m benchmarks.predictions $(JOBS)
 
 SCALE =

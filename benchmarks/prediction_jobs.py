@@ -35,6 +35,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 FILE_BYTES = 98_304
 SHARD_BYTES, PIECE_BYTES = 4 << 20, 1 << 17
 CHUNK_BYTES = 24_576
+LMDB_VALUES = 240
 COMPUTE_S = 0.025
 
 
@@ -86,6 +87,12 @@ def make(data: Path, kind: str) -> None:
             place = data / ("train" if number < 144 else "val") / f"class{number % 4}"
             place.mkdir(parents=True, exist_ok=True)
             (place / f"{number:04d}.ppm").write_bytes(b"P6 256 256 255\n" + os.urandom(3 << 16))
+    elif kind == "lmdb":
+        import lmdb
+
+        with lmdb.open(str(data / "lmdb"), map_size=1 << 28) as made, made.begin(write=True) as values:
+            for number in range(LMDB_VALUES):
+                values.put(b"%06d" % number, os.urandom(30_000))
     else:
         _make_arrays(data, kind)
     os.sync()
@@ -455,6 +462,88 @@ def keras_records(loop: Loop, data: Path, output: Path) -> None:
     model.fit(batches, verbose=0, callbacks=[Timed()], steps_per_epoch=loop.limit)
 
 
+def futures_ahead(loop: Loop, data: Path, output: Path) -> None:
+    """Two threads of the main process make whole batches, three of them ahead."""
+    import torch
+
+    paths, learn = sorted(data.iterdir()), _learner()
+
+    def one(start: int) -> Any:
+        return torch.stack([_read(path) for path in paths[start : start + 4]])
+
+    def batches() -> Iterator[Any]:
+        starts = iter(range(0, len(paths), 4))
+        with ThreadPoolExecutor(2) as pool:
+            ahead = deque(pool.submit(one, start) for start in islice(starts, 3))
+            while ahead:
+                batch = ahead.popleft().result()
+                ahead.extend(pool.submit(one, start) for start in islice(starts, 1))
+                yield batch
+
+    for batch in loop.over(batches()):
+        learn(batch)
+
+
+def nodes(loop: Loop, data: Path, output: Path) -> None:
+    """torchdata.nodes: two threads map in order, another one has two batches ready."""
+    import torch
+    import torchdata.nodes as tn
+
+    learn, node = _learner(), tn.IterableWrapper(sorted(data.iterdir()))
+    node = tn.ParallelMapper(node, map_fn=_read, num_workers=2, method="thread", in_order=True)
+    for batch in loop.over(tn.Loader(tn.Prefetcher(tn.Batcher(node, batch_size=5), prefetch_factor=2))):
+        learn(torch.stack(list(batch)))
+
+
+class Values(Files):
+    """The values of an LMDB environment, which each worker opens."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__([place] * LMDB_VALUES)
+        self.open: Any = None
+
+    def __getitem__(self, number: int) -> Any:
+        import lmdb
+
+        self.open = self.open or lmdb.open(str(self.paths[0]), readonly=True, lock=False, readahead=False).begin()
+        return _tensor(self.open.get(b"%06d" % number))
+
+
+def lmdb_workers(loop: Loop, data: Path, output: Path) -> None:
+    """Workers read an LMDB environment, which is a mapped file."""
+    learn = _learner()
+    for batch in loop.over(_loader(Values(data / "lmdb"), 6, shuffle=True)):
+        learn(batch)
+
+
+def _spawned_rank(rank: int, data: str, output: str) -> None:
+    import torch
+    from torch.distributed import destroy_process_group, init_process_group
+    from torch.utils.data.distributed import DistributedSampler
+
+    init_process_group("gloo", init_method=f"file://{output}/ranks", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    files, loop = Files(sorted(Path(data).iterdir())), Loop()
+    for batch in loop.over(_loader(files, 4, 1, sampler=DistributedSampler(files))):
+        model(batch.reshape(len(batch), -1)[:, :64].float()).square().mean().backward()
+        time.sleep(COMPUTE_S)
+        optimizer.step()
+        optimizer.zero_grad()
+    if rank == 0:
+        (Path(output) / "loop.json").write_text(json.dumps([loop.begun, loop.ended, loop.steps]))
+    destroy_process_group()
+
+
+def spawned_ranks(loop: Loop, data: Path, output: Path) -> None:
+    """Two ranks that the program spawns train with DistributedDataParallel."""
+    from torch.multiprocessing import start_processes
+
+    start_processes(_spawned_rank, args=(str(data), str(output)), nprocs=2, start_method="spawn")
+    loop.begun, loop.ended, loop.steps = json.loads((output / "loop.json").read_text())
+
+
 JOBS: dict[str, tuple[str, str, Callable[[Loop, Path, Path], None]]] = {
     "npz_validation": ("npz", "latency", npz_validation),
     "shuffle_buffer": ("shards", "bytes", shuffle_buffer),
@@ -467,6 +556,10 @@ JOBS: dict[str, tuple[str, str, Callable[[Loop, Path, Path], None]]] = {
     "spawned_images": ("compressed", "bytes", spawned_images),
     "mapped_tokens": ("tokens", "latency", mapped_tokens),
     "prefetch_thread": ("files", "requests", prefetch_thread),
+    "futures_ahead": ("files", "requests", futures_ahead),
+    "nodes": ("files", "requests", nodes),
+    "lmdb_workers": ("lmdb", "latency", lmdb_workers),
+    "spawned_ranks": ("files", "requests", spawned_ranks),
     "accumulation": ("files", "latency", accumulation),
     "checkpoint_blocking": ("files", "bytes", checkpoint_blocking),
     "checkpoint_thread": ("files", "bytes", checkpoint_thread),
