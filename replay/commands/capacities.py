@@ -181,7 +181,7 @@ def _generated(workload: str, overrides: tuple[str, ...], ranks: int, path: Path
     """Generate the load with so many times the files, so that each rank has as much work as one."""
     from dxt_replay.workloads.source import read_workload
 
-    files = read_workload(Path(workload), overrides, None).workload.dataset.num_files_train
+    files = read_workload(Path(workload), overrides).workload.dataset.num_files_train
     generate(workload, ranks, path, overrides=(*overrides, f"dataset.num_files_train={files * ranks}"))
 
 
