@@ -97,7 +97,9 @@ class JobLogs:
 
     @property
     def first(self) -> DarshanLog:
-        return self.processes[0].log
+        """That of the program itself where it spawned its ranks."""
+        logs = [process.log for process in self.processes]
+        return next((log for log in logs if not _SPAWNED.search(log.job.exe)), logs[0])
 
     @property
     def damage(self) -> dict[Path, list[str]]:

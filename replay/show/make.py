@@ -88,7 +88,7 @@ def _merged(merged: MergeResult) -> str:
         return f"Merged {ranks}, but no DXT in this log: {counters}"
     said = [f"Merged {ranks}, {format_counted(merged.operations, 'operation')}"]
     known = [share for share in coverage.traceable if share is not None]
-    if not known:
+    if not known or (coverage.unseen and coverage.traceable[0] is None):
         traced = merged.recorded_by != "darshan"
         why = "a trace has no counters to be held against" if traced else "the log has no counters"
         why = "some I/O is in no trace" if coverage.unseen else why

@@ -23,7 +23,7 @@ from dxt_replay.replay.show.run import repeat_sections, run_sections
 from dxt_replay.replay.show.section import MAX_GROUPS, Section
 from dxt_replay.replay.show.summary import enough_texts, finding_blocks, limit_sections, limit_text, summary_sections
 from dxt_replay.replay.show.terminal import print_sections
-from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
+from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, RankClock, Source, Unseen
 from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import Op, Span, build_capture, read, write
@@ -184,7 +184,12 @@ def clock(rank: int, *, worker: int = 0, method: str = "wall", **changes: Any) -
 
 
 def merged(
-    *, ranks: int = 2, coverage: tuple[Any, Any] = (1.0, 1.0), clocks: Sequence[RankClock] = (), **changes: Any
+    *,
+    ranks: int = 2,
+    coverage: tuple[Any, Any] = (1.0, 1.0),
+    unseen: tuple[Unseen, ...] = (),
+    clocks: Sequence[RankClock] = (),
+    **changes: Any,
 ) -> MergeResult:
     """A result of `merge`. coverage: shares of the bytes and of the operations."""
     near = [clock(0, method="anchors", interval_ns=(0, 3000)), clock(1, method="anchors", interval_ns=(0, 2000))]
@@ -193,7 +198,7 @@ def merged(
         ranks=tuple(range(ranks)),
         sources=(Source(name="a.darshan", sha256="", kind="darshan"),),
         clock=tuple(clocks or near),
-        coverage=Coverage(bytes=coverage[0], operations=coverage[1]),
+        coverage=Coverage(bytes=coverage[0], operations=coverage[1], unseen=unseen),
         made_by={"rebuilt": {}},
     )
     made = {"operations": 704, "reconstructed": 2, "files": 3, "spans": 100, "counted": {}} | changes
@@ -212,6 +217,10 @@ COUNTED = {"POSIX": {"reads": 3, "writes": 1, "bytes_read": 1 << 20, "bytes_writ
         (
             {"coverage": (None, None), "spans": 0, "ranks": 1},
             "1 rank, 704 operations, trace coverage unknown, as the log has no counters",
+        ),
+        (
+            {"coverage": (None, 1.0), "spans": 0, "unseen": (Unseen(kind="mapped", name="/a", bytes=None),)},
+            "2 ranks, 704 operations, trace coverage unknown, as some I/O is in no trace",
         ),
         (
             {"operations": 0, "counted": COUNTED},
