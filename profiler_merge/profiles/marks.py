@@ -671,7 +671,7 @@ def batches_of(
         for column, name in ((feeds, "fetch"), (follows, "follows")):
             fetch = task[name][place]
             column[of_worker] = np.where(fetch >= 0, number[fetch], NO_FETCH)
-        follows_end[of_worker] = follows[of_worker] >= 0
+        follows_end[of_worker] = (follows[of_worker] >= 0) & ~task["asked"][place]
         last = np.full(len(task), -1)
         order = np.argsort(end_ns[of_worker], kind="stable")
         last[place[order]] = of_worker[order]
@@ -687,7 +687,8 @@ def batches_of(
         made_by_worker = task["pid"][0] != marks.own.pid
         after = task["follows"][np.maximum(pool.after, 0)] if made_by_worker else fetch_of[pool.after]
         follows[pool.rows] = np.where(after >= 0, number[after], NO_FETCH)
-        follows_end[pool.rows] = made_by_worker & (after >= 0)
+        asked = task["asked"][np.maximum(pool.after, 0)]
+        follows_end[pool.rows] = made_by_worker & (after >= 0) & ~asked
         ready[pool.rows] = NO_FETCH
         order = np.argsort(end_ns[pool.rows], kind="stable")
         last = np.full(len(task) + 1, -1)
@@ -746,12 +747,12 @@ def _pools(
 
 
 _TASK = np.dtype([("pid", "i8"), ("group", "i8"), ("number", "i8"), ("begin", "i8"), ("end", "i8"), ("stop", "?"),
-                  ("fetch", "i8"), ("follows", "i8")])  # fmt: skip
+                  ("fetch", "i8"), ("follows", "i8"), ("asked", "?")])  # fmt: skip
 
 
 def _tasks(marks: RankMarks, loop: Loop) -> np.ndarray:
     """_TASK (t,): the batches that workers made, by pid and end. fetch: the fetch that took a batch, follows: the one
-    whose end let the worker have the task; NO_FETCH for none.
+    whose end, or with `asked` whose begin, let the worker have the task; NO_FETCH for none.
 
     An answer that a worker's data have ended takes the number of a task, but no fetch."""
     started = marks.own.of(made.WORKER)
@@ -783,6 +784,11 @@ def _tasks(marks: RankMarks, loop: Loop) -> np.ndarray:
         ahead = max(workers * prefetch, 1)
         before = int(np.searchsorted(loop.end, begun, side="right")) - 1
         tasks["follows"][mine] = before
+        since = loop.end[before] if before >= 0 else marks.own.rows["t"][0]
+        if taken and loop.begin[fetches[0]] - begun < begun - since:
+            # Not the batch before, but what the loop did after it let the pass begin, such as a checkpoint.
+            first = mine[tasks["number"][mine] < ahead]
+            tasks["follows"][first], tasks["asked"][first] = fetches[0], True
         later = tasks["number"][mine] >= ahead
         at = np.searchsorted(tasks["number"][mine], tasks["number"][mine][later] - ahead, side="right") - 1
         known = (at >= 0) & (at < taken)
