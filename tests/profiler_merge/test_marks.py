@@ -45,6 +45,7 @@ from tests.places import SMALL
 
 MARKS = SMALL / "marks"
 ITEM, BATCH, MS = 4096, 4, 1_000_000
+COLUMNS = "feeds", "follows", "follows_end"
 NO_BATCH = "own I/O", "end of pass"
 TRAIN, VALIDATION = tuple(range(12)), tuple(range(12, 16))
 KERAS = ("keras", "keras-read")
@@ -244,6 +245,13 @@ def test_an_operation_follows_the_fetch_that_let_its_worker_have_the_batch(
     reads = reads_of(merged("fork"))  # 2 workers with 2 batches each
     for feeds, follows in zip(reads["feeds"].to_pylist(), reads["follows"].to_pylist(), strict=True):
         assert follows == (feeds - 4 if feeds >= 4 else None)
+    reads = reads_of(merged("saved"))  # a checkpoint between two passes, of which the first ends with wait 12
+    begun = {
+        feeds: (follows, at_end)
+        for feeds, follows, at_end in zip(*(reads[name].to_pylist() for name in COLUMNS), strict=True)
+        if feeds and 12 < feeds < 18
+    }
+    assert begun == {13: (13, False), 14: (13, False), 15: (13, False), 16: (13, False), 17: (13, True)}
 
 
 def test_ranks_of_torchrun(merged: Callable[[str], MergeResult]) -> None:
