@@ -3,12 +3,13 @@ it takes on other storage: the one object with which commands begin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.plain import Result
+from dxt_replay.traces.units import format_duration
 
 KNOWN, BOUNDED, UNKNOWN = "known", "bounded", "not known"
 
@@ -169,6 +170,21 @@ class NoStorageLimitError(ReplayError):
             recorded_ns=0, model_ns=0, fastest_ns=0, utilisation_pct=None, fastest_utilisation_pct=None, enough={}
         )
         return {**dict.fromkeys(none.as_json()), "enough": {}, "reason": str(self), "doubt": asdict(self.doubt)}
+
+
+class HiddenWaitError(NoStorageLimitError):
+    """The loop waited where no record shows for what; the message ends with `most_by_processors`."""
+
+
+def most_by_processors(marks: Sequence[Mapping[str, int]]) -> str:
+    """The most that storage can have cost ranks whose loops' threads took this processor time, a sentence without its
+    full stop. marks: those of `made_by` in capture.json, one or more."""
+    most = max(marks, key=lambda each: each["loop_ns"] - each["cpu_ns"])
+    rest, loop = max(most["loop_ns"] - most["cpu_ns"], 0), max(most["loop_ns"], 1)
+    return (
+        f"Storage cost at most {format_duration(rest)}, {100 * rest / loop:.1f} % of the loop's "
+        f"{format_duration(loop)}: for the rest the loop's thread was on a processor"
+    )
 
 
 class TooLargeError(NoStorageLimitError):

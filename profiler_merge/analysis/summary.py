@@ -45,6 +45,7 @@ from dxt_replay.traces.measures.span_times import (
 from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import benchmark_run, generated, is_replay
 from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
+from dxt_replay.traces.storage_limit import most_by_processors
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
 from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded, unseen_of, why_not_judged
@@ -281,14 +282,7 @@ def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
     """As `why_not_judged`, with the most that storage can have cost where marks alone were recorded."""
     why = why_not_judged(info.coverage, unseen)
     marked = info.made_by.get("marks", [])
-    if why is None or not marked:
-        return why
-    most = max(marked, key=lambda each: each["loop_ns"] - each["cpu_ns"])
-    rest, loop = max(most["loop_ns"] - most["cpu_ns"], 0), max(most["loop_ns"], 1)
-    return (
-        f"{why}. Storage cost at most {format_duration(rest)}, {100 * rest / loop:.1f} % of the loop's "
-        f"{format_duration(loop)}: for the rest the loop's thread was on a processor"
-    )
+    return why if why is None or not marked else f"{why}. {most_by_processors(marked)}"
 
 
 class SummaryCollector(Collector):

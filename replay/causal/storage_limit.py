@@ -41,10 +41,12 @@ from dxt_replay.traces.storage_limit import (
     MODEL_ERROR_PCT,
     NO_DOUBT,
     Doubt,
+    HiddenWaitError,
     LimitPoint,
     NoStorageLimitError,
     StorageLimit,
     TooLargeError,
+    most_by_processors,
 )
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_count, format_signed, ns_to_seconds
@@ -396,9 +398,10 @@ def _check_own_time(capture: Capture, steps: Steps, under_way: Mapping[int, Inte
         idle = 1.0 - _within_loop(shown, model) / loop_ns - elsewhere
         read = _within_loop(under_way[rank].minus(shown), model) / loop_ns
         if idle > MOST_UNEXPLAINED or min(idle, read) > DOUBTED_SHARE:
-            raise NoStorageLimitError(
+            raise HiddenWaitError(
                 f"the loop's thread neither computes nor is seen to wait for input in {100 * idle:.0f} % of its time, "
-                f"and files are read in {100 * read:.0f} %: steps that fetch their own batch hide it; mark the fetch"
+                f"and files are read in {100 * read:.0f} %: steps that fetch their own batch hide it; mark the fetch. "
+                f"{most_by_processors([known])}"
             )
 
 

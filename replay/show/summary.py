@@ -27,7 +27,7 @@ from dxt_replay.replay.show.section import (
 )
 from dxt_replay.traces.layers import OBJECT_STORES, called
 from dxt_replay.traces.plain import plain
-from dxt_replay.traces.storage_limit import UNKNOWN, Doubt, Limit, NoStorageLimitError, StorageLimit
+from dxt_replay.traces.storage_limit import UNKNOWN, Doubt, HiddenWaitError, Limit, NoStorageLimitError, StorageLimit
 from dxt_replay.traces.units import (
     format_bytes,
     format_count,
@@ -240,7 +240,7 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
         yield from doubted
         if isinstance(limit, StorageLimit):
             yield limit_text(limit, with_compute=not loop.compute_at_most)
-        else:
+        elif not isinstance(limit, HiddenWaitError):  # which has a bound of its own
             # A bound beside "not known" is no verdict.
             yield _gain_text(loop.storage_gain_s, loop.storage_gain_pct, "steady loop", judged=not doubted)
             if limit is not None and not doubted:

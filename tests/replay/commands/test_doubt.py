@@ -70,7 +70,7 @@ CASES = {
     "its steps fetch their own batch": (
         {"wait_ms": 1, "read_ms": (10, 80), "wait": BETWEEN_STEPS, "made_pct": 0, "cpu_pct": 10},
         "not known",
-        "neither computes nor is seen to wait for input",
+        "steps that fetch their own batch hide it; mark the fetch. Storage cost at most 3.600 s, 90.0 % of the loop's",
     ),
     "page faults were not traced": (
         {"wait_ms": 60, "read_ms": (0, 60), "coverage": MAPPED},
