@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.profiler_merge.darshan.counters import read_counters
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
+from dxt_replay.profiler_merge.darshan.log import DamagedLogError, DarshanLog, open_log
 from dxt_replay.profiler_merge.profiles.marks import read_process
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.text import program_of
@@ -58,6 +58,9 @@ _SLACK_NS = 2 * NS_PER_S
 
 _STARTED_TOGETHER_NS = 60 * NS_PER_S
 _TRANSFERS = ("_READS", "_WRITES", "_BYTES_READ", "_BYTES_WRITTEN")
+_OPERATION = re.compile(
+    r"_(OPENS|FDOPENS|READS|WRITES|STATS|SEEKS|SYNCS|FSYNCS|FDSYNCS|FLUSHES|MMAPS|RENAME_SOURCES|RENAME_TARGETS)$"
+)
 _PIDS = 1 << 22
 """Largest number of process ids of Linux."""
 
@@ -225,7 +228,8 @@ def find_logs(path: Path) -> list[Path]:
 def open_job(paths: Sequence[Path]) -> JobLogs:
     """Open the logs of one job and give their processes ranks.
 
-    Raises: LogError when a log cannot be read or is given twice, or they are not of one job.
+    Raises: LogError when a log cannot be read or is given twice, they are not of one job, or the number of processes
+    cannot be right.
     """
     resolved = [path.resolve() for path in paths]
     for place, path in enumerate(resolved):
@@ -245,7 +249,7 @@ def open_job(paths: Sequence[Path]) -> JobLogs:
     else:
         processes, warnings = _rank_processes(logs)
     kept = [process.log for process in processes]
-    nprocs = kept[0].job.nprocs if len(kept) == 1 else 1 + max(process.rank or 0 for process in processes)
+    nprocs = _process_count(kept[0]) if len(kept) == 1 else 1 + max(process.rank or 0 for process in processes)
     return JobLogs(
         processes=tuple(processes),
         nprocs=nprocs,
@@ -253,6 +257,27 @@ def open_job(paths: Sequence[Path]) -> JobLogs:
         end_ns=max(log.job.end_ns for log in kept),
         warnings=tuple(warnings),
     )
+
+
+def _process_count(log: DarshanLog) -> int:
+    """The number of processes in the job record, where one flipped bit turns four ranks into half a million.
+
+    Raises: DamagedLogError for a record of a rank beyond it, and for a file that all ranks used with fewer operations
+    than ranks: Darshan reduces the records of a file to one where every rank has one, and so has touched the file.
+    """
+    claimed = log.job.nprocs
+    says = f"the job record of {log.path} says {claimed} process{'es' if claimed > 1 else ''}, but"
+    for table in filter(None, (read_counters(log, module) for module in ("POSIX", "STDIO", "MPI-IO"))):
+        if len(table.ranks) and (highest := int(table.ranks.max())) >= claimed:
+            raise DamagedLogError(f"{says} {table.module} has a record of rank {highest}")
+        counted = [values for name, values in table.counters.items() if _OPERATION.search(name)]
+        operations = np.sum([np.maximum(values, 0).astype(np.float64) for values in counted], axis=0)
+        for place in np.flatnonzero((table.ranks == SHARED_RANK) & (operations < claimed)).tolist():
+            path = log.describe(int(table.record_ids[place]))
+            raise DamagedLogError(
+                f"{says} {table.module} counts {int(operations[place])} operations on {path}, which all of them used"
+            )
+    return claimed
 
 
 def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:

@@ -102,13 +102,16 @@ def pool_of(
     np.minimum.at(first, request, number)  # nothing holds a request back that has begun
     after = np.clip(np.ceil((first[request] + 1 - ahead) / each).astype(np.int64) - 1, -1, len(made) - 1)
     batch, taken = _dealt(ends, until, each)[number], None
-    whole = _whole_batches(start, end, request, threads, len(made))
-    if whole is not None and _explains(whole[1][request], batch, end, begin_ns, until):
-        taken, batch = whole[0], whole[1][request]
-        begun = np.full(len(made), _NEVER)
-        np.minimum.at(begun, batch, start)
-        lead = np.searchsorted(np.maximum.accumulate(begun), begin_ns) - np.arange(len(made))
-        after = np.maximum(batch - max(int(lead.max()), 1), -1)
+    left_ns = _unexplained(batch, end, begin_ns, until)
+    if left_ns > TELLING * (until[-1] - begin_ns[0]):
+        lanes = len(np.unique(operations.lane[rows]))
+        whole = _whole_batches(start, end, request, min(threads, lanes), len(made))
+        if whole is not None and 2 * _unexplained(whole[1][request], end, begin_ns, until) < left_ns:
+            taken, batch = whole[0], whole[1][request]
+            begun = np.full(len(made), _NEVER)
+            np.minimum.at(begun, batch, start)
+            lead = np.searchsorted(np.maximum.accumulate(begun), begin_ns) - np.arange(len(made))
+            after = np.maximum(batch - max(int(lead.max()), 1), -1)
     let_ns = begin_ns[np.maximum(after, 0)]
     return Pool(rows=rows, request=request, batch=batch, after=after, let_ns=let_ns, threads=threads, taken=taken)
 
@@ -127,29 +130,25 @@ def _whole_batches(
     found = np.empty((2, len(begins)), dtype=np.int64)
     free_ns, left, own, following = [0] * threads, [0] * threads, [0] * threads, 0
     for one in np.argsort(begins, kind="stable").tolist():
-        free = [each for each in range(threads) if free_ns[each] <= begins[one] + CLOCK_NS]
+        free = [thread for thread in range(threads) if free_ns[thread] <= begins[one] + CLOCK_NS]
         if not free:
             return None
-        thread = max(free, key=lambda each: (left[each] > 0, free_ns[each]))
-        if not left[thread]:
-            left[thread], own[thread], following = each, following, following + 1
-        left[thread], free_ns[thread] = left[thread] - 1, int(ends[one])
-        found[:, one] = thread, own[thread]
+        taken = max(free, key=lambda thread: (left[thread] > 0, free_ns[thread]))
+        if not left[taken]:
+            left[taken], own[taken], following = each, following, following + 1
+        left[taken], free_ns[taken] = left[taken] - 1, int(ends[one])
+        found[:, one] = taken, own[taken]
     return (found[0], found[1]) if following == batches else None
 
 
-def _explains(
-    whole: np.ndarray, dealt: np.ndarray, end: np.ndarray, begin_ns: np.ndarray, until_ns: np.ndarray
-) -> bool:
-    """Whether reads dealt as whole batches explain clearly more of the time that batches were waited for."""
-    left = []
-    for batch in (whole, dealt):
-        last, some = begin_ns.copy(), batch >= 0
-        np.maximum.at(last, batch[some], end[some])
-        if np.mean(last <= until_ns) < MIN_IN_TIME:
-            return False
-        left.append(int(np.maximum(until_ns - last, 0).sum()))
-    return 2 * left[0] < left[1] and left[1] - left[0] > TELLING * (until_ns[-1] - begin_ns[0])
+def _unexplained(batch: np.ndarray, end: np.ndarray, begin_ns: np.ndarray, until_ns: np.ndarray) -> float:
+    """How long batches (k,) were waited for after the last of the reads that are dealt to them, in ns; infinite where
+    reads ended after their batch."""
+    last, some = begin_ns.copy(), batch >= 0
+    np.maximum.at(last, batch[some], end[some])
+    if np.mean(last <= until_ns) < MIN_IN_TIME:
+        return np.inf
+    return float(np.maximum(until_ns - last, 0).sum())
 
 
 def _dealt(ends_ns: np.ndarray, until_ns: np.ndarray, each: float) -> np.ndarray:

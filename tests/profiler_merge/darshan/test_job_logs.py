@@ -1,5 +1,7 @@
 """Which log is which process, on logs of the test writer and on the public ones where they are."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from dxt_replay.profiler_merge.darshan.jobs import find_logs, open_job
@@ -15,6 +17,26 @@ WORKFLOW = sorted((PUBLIC / "nonmpi_workflow").glob("*.darshan"))
 TORCH = sorted(PUBLIC.glob("snyder_python3*.darshan"))
 SPAWNED = b"python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"
 TORCHRUN = b"python -m torch.distributed.run --nproc-per-node 2 train.py --epochs 3"
+
+
+@pytest.mark.parametrize(
+    ("nprocs", "refused"),
+    [
+        (4, None),
+        (4 | 1 << 19, "says 524292 processes, but POSIX counts 44 operations on /a, which all of them used"),
+        (2, "says 2 processes, but POSIX has a record of rank 2"),
+    ],
+)
+def test_a_number_of_processes_that_the_counters_contradict_is_refused(tmp_path, nprocs, refused):
+    rows = [
+        {"record_id": 1, "rank": -1, "POSIX_OPENS": 4, "POSIX_READS": 40, "POSIX_SLOWEST_RANK": 3},
+        {"record_id": 2, "rank": 2, "POSIX_OPENS": 1},
+    ]
+    posix = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
+    names, job = {1: b"/a", 2: b"/b"}, JobSpec(nprocs=nprocs)
+    path = write_log(tmp_path / "a.darshan", names=names, modules={"POSIX": posix}, job=job)
+    with pytest.raises(LogError, match=refused) if refused else nullcontext():
+        assert open_job([path]).nprocs == nprocs
 
 
 def process_log(folder, pid, *, at=1000, run_s=60, exe=b"python train.py", parent=None, jobid=7, nprocs=1, host=b"n",
