@@ -226,7 +226,7 @@ class JobSpans:
 
 
 def _with_meetings(tables: dict[int, pa.Table]) -> dict[int, pa.Table]:
-    """The spans of ranks that train in step, with one `collective` a step; as they are for other ranks.
+    """The spans of ranks that train in step, with one reconstructed `collective` a step; as they are for other ranks.
 
     Marks do not see where DistributedDataParallel waits. Where all ranks end their steps together, they met in each of
     them: the rank that was busy for the shortest time waited for nobody, and what another one was busy for longer is
@@ -254,7 +254,7 @@ def _with_meetings(tables: dict[int, pa.Table]) -> dict[int, pa.Table]:
         columns = {name: steps[rank][name] for name in SPANS_SCHEMA.names}
         begin = np.maximum(last[place] - waited[place], np.minimum(free[place], last[place] - 1))
         columns["start_ns"], columns["end_ns"] = pa.array(begin), pa.array(last[place])
-        for name, value in (("kind", "collective"), ("name", "ranks meet")):
+        for name, value in (("kind", "collective"), ("name", "ranks meet"), ("origin", "reconstructed")):
             columns[name] = pa.array([value] * len(begin)).cast(SPANS_SCHEMA.field(name).type)
         made[rank] = pa.concat_tables([spans, pa.table(columns, schema=SPANS_SCHEMA)]).sort_by("start_ns")
     return made

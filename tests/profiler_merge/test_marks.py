@@ -279,6 +279,7 @@ def test_ranks_that_end_each_step_together_meet_in_it() -> None:
         arrays = [pa.array(columns[field.name]).cast(field.type) for field in SPANS_SCHEMA]
         tables[rank] = pa.table(arrays, schema=SPANS_SCHEMA)
     met = {rank: spans.filter(pc.field("kind") == "collective") for rank, spans in _with_meetings(tables).items()}
+    assert all(set(each["origin"].to_pylist()) == {"reconstructed"} for each in met.values())
     waits = {rank: (each["end_ns"].to_numpy() - each["start_ns"].to_numpy()) / MS for rank, each in met.items()}
     assert waits[0] == pytest.approx(np.zeros(10), abs=2)
     assert waits[1] == pytest.approx(np.where(late, 89, 0), abs=2)
