@@ -134,7 +134,7 @@ def views(
     if "timeline" in names:
         from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
 
-        made["timeline"] = timeline(capture, bin_ns=bin_ns, bins=bins or DEFAULT_BINS).table
+        made["timeline"] = timeline(capture, bin_ns=bin_ns, bins=bins or DEFAULT_BINS, workers=workers).table
     if STORAGE_LIMIT in names:
         made[STORAGE_LIMIT] = table_of(() if limit is None else limit.points, TABLES[STORAGE_LIMIT].schema)
     if DEPENDENCIES in names:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.queries import relations
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures._passes import add_at
+from dxt_replay.traces.measures.intervals import Intervals, group_unions
+from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.measures.span_times import union_by_rank
+from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
+from dxt_replay.traces.stable_order import places_in_groups
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB, NS_PER_S, format_count
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+from dxt_replay.traces.workers import ALONE, Workers
 
 ALL_RANKS = -1
 """Rank of the rows over all ranks."""
@@ -26,43 +31,6 @@ ALL_RANKS = -1
 DEFAULT_BINS = 200
 MOST_CELLS = 1 << 22
 """Limit of bins times ranks of a timeline: 400 MB."""
-
-COLUMNS = ("rank", "length", "start_ns", "end_ns")
-"""Columns of the relation `ops` that it is made of, beside those that it always has."""
-
-_QUERY = """WITH mine AS MATERIALIZED (SELECT {row} AS row, rank, number, start_ns - {begin} AS s,
-        end_ns - {begin} AS e, op, length, data AND origin <> 'reconstructed' AS moved,
-        origin = 'reconstructed' AS rebuilt FROM ops WHERE counted),
-    cells AS (SELECT row, unnest(range((
-        SELECT (greatest({length}, max(s) + 1, max(e) FILTER (moved)) - 1) // {width} + 1 FROM mine))) AS bin
-        FROM (SELECT unnest({rows}) AS row)),
-    begun AS (SELECT row, s // {width} AS bin, count(*) FILTER (moved AND op = 'read') AS reads,
-        count(*) FILTER (moved AND op = 'write') AS writes,
-        count(*) FILTER (NOT moved AND NOT rebuilt) AS other_operations,
-        count(*) FILTER (rebuilt) AS reconstructed FROM mine GROUP BY ALL),
-    pieces AS (SELECT row, op, bin, length, took, length / greatest(took, 1) AS per_ns,
-        greatest(bin * {width} - s, 0) AS first, least((bin + 1) * {width} - s, took) AS last
-        FROM (SELECT *, e - s AS took,
-            unnest(range(s // {width}, greatest((e - 1) // {width}, s // {width}) + 1)) AS bin FROM mine WHERE moved)),
-    moved AS (SELECT row, bin, sum(part) FILTER (op = 'read') AS bytes_read, sum(part) FILTER (op = 'write')
-        AS bytes_written, sum(last - first) AS in_flight_ns FROM (SELECT *,
-            least(if(last >= took, length, trunc(per_ns * last)::BIGINT), length)
-            - least(if(first > 0, trunc(per_ns * first)::BIGINT, 0), length) AS part FROM pieces) GROUP BY ALL),
-    covered AS (SELECT row, greatest(s, reached) AS s, e FROM (SELECT *, coalesce(max(e) OVER (PARTITION BY rank
-        ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), s) AS reached FROM mine WHERE moved)
-        WHERE e > greatest(s, reached)),
-    busy AS (SELECT row, bin, sum(least((bin + 1) * {width}, e) - greatest(bin * {width}, s)) AS busy_ns
-        FROM (SELECT *, unnest(range(s // {width}, (e - 1) // {width} + 1)) AS bin FROM covered) GROUP BY ALL),
-    changes AS (SELECT row, s AS moment, 1 AS change FROM mine WHERE moved AND e > s
-        UNION ALL SELECT row, e, -1 FROM mine WHERE moved AND e > s UNION ALL SELECT row, bin * {width}, 0 FROM cells),
-    peaks AS (SELECT row, moment // {width} AS bin, max(level) FILTER (change >= 0) AS in_flight_max
-        FROM (SELECT *, sum(change) OVER (PARTITION BY row ORDER BY moment, change ROWS UNBOUNDED PRECEDING) AS level
-            FROM changes) GROUP BY ALL)
-    SELECT row, bin, {sums} FROM cells LEFT JOIN begun USING (row, bin) LEFT JOIN moved USING (row, bin)
-        LEFT JOIN busy USING (row, bin) LEFT JOIN peaks USING (row, bin) ORDER BY row, bin"""
-"""An operation counts in the bin in which it starts. Its bytes are spread over the bins that it covers in proportion
-to time: the amount up to each instant is rounded down, so the parts add up to it. At an instant ends come before
-starts."""
 
 _SUMS = (
     "reads", "writes", "bytes_read", "bytes_written", "other_operations", "reconstructed", "in_flight_ns", "busy_ns",
@@ -97,27 +65,28 @@ class Timeline:
 
 
 def timeline(
-    capture: Capture, *, bin_ns: int | None = None, bins: int = DEFAULT_BINS, per_rank: bool = False
-) -> Timeline:
-    """Timeline of traced reads and writes.
-
-    Bins are `bin_ns` wide, or at most about `bins` have a round width (1, 2 or 5 times a power of ten nanoseconds).
-    They begin at a multiple of their width, or where the window begins; operations that end after the window have bins
-    of their own. Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
-    """
-    with relations(capture, COLUMNS) as database:
-        return timeline_of(database, capture, bin_ns=bin_ns, bins=bins, per_rank=per_rank)
-
-
-def timeline_of(
-    database: DuckDBPyConnection,
     capture: Capture,
     *,
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     per_rank: bool = False,
+    workers: Workers = ALONE,
 ) -> Timeline:
-    """As `timeline`, from the relations of the capture."""
+    """Timeline of traced reads and writes, in one pass over the operations.
+
+    Bins are `bin_ns` wide, or at most about `bins` have a round width (1, 2 or 5 times a power of ten nanoseconds).
+    They begin at a multiple of their width, or where the window begins; operations that end after the window have bins
+    of their own. Memory: 24 bytes for each read and write.
+    Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
+    """
+    begin = timeline_collector(capture, bin_ns=bin_ns, bins=bins, per_rank=per_rank)
+    return collect(capture, begin, workers=workers).timeline()
+
+
+def timeline_collector(
+    capture: Capture, *, bin_ns: int | None = None, bins: int = DEFAULT_BINS, per_rank: bool = False
+) -> Callable[[Capture, FileLayers], TimelineCollector]:
+    """What makes the collector of a timeline for some or all ranks. Arguments and errors as of `timeline`."""
     begin, end = capture.part.from_ns, capture.part.until_ns
     span = capture.time_span_ns
     first, last = span[0] if begin is None else begin, span[1] if end is None else end
@@ -134,31 +103,124 @@ def timeline_of(
             f"{format_count(most)} bins for each of {len(rows)} rows are too many: "
             "choose wider bins, a shorter time window or fewer ranks"
         )
-    sql = _QUERY.format(
-        row="rank" if per_rank else ALL_RANKS,
-        rows=list(rows),
-        begin=first,
-        length=last - first,
-        width=width,
-        sums=", ".join(f"coalesce({name}, 0)::BIGINT AS {name}" for name in _SUMS),
-    )
-    found = database.sql(sql).to_arrow_table()
-    cells = {name: found[name].to_numpy() for name in found.column_names}
-    edges = first + width * np.arange(len(found) // max(len(rows), 1) + 1, dtype=np.int64)
-    mib = MIB * width / NS_PER_S
-    sharing = 1 if per_rank else max(len(capture.ranks), 1)
-    columns = {
-        **{name: cells[name] for name in _SUMS},
-        "rank": cells["row"],
-        "start_ns": first + width * cells["bin"],
-        "read_mib_s": cells["bytes_read"] / mib,
-        "write_mib_s": cells["bytes_written"] / mib,
-        "in_flight_mean": cells["in_flight_ns"] / width,
-        "io_busy_share": cells["busy_ns"] / width / sharing,
-        "compute_busy_share": pa.array(_compute(capture, rows, edges).ravel(), from_pandas=True),
-    }
-    table = pa.table(columns).select(TABLES["timeline"].columns).cast(TABLES["timeline"].schema)
-    return Timeline(bin_ns=width, start_ns=first, bins=len(edges) - 1, ranks=rows, table=table)
+    return partial(TimelineCollector, rows=rows, start_ns=first, end_ns=last, bin_ns=width, bins=int(most))
+
+
+class TimelineCollector(Collector):
+    """Collects a `Timeline` of at most `bins` bins for `rows`, which are ranks or ALL_RANKS."""
+
+    STAY = ("_capture", "_layers", "_rows", "_start_ns", "_length_ns", "_width")
+
+    def __init__(
+        self,
+        capture: Capture,
+        layers: FileLayers,
+        *,
+        rows: tuple[int, ...],
+        start_ns: int,
+        end_ns: int,
+        bin_ns: int,
+        bins: int,
+    ) -> None:
+        self._capture, self._layers, self._rows = capture, layers, rows
+        self._start_ns, self._length_ns, self._width = start_ns, end_ns - start_ns, bin_ns
+        self.cells = np.zeros((len(_SUMS), len(rows), bins), dtype=np.int64)
+        self.used = np.zeros(bins, dtype=bool)
+        self.times: list[np.ndarray] = []
+        """Rank, start and end of reads and writes, (3, n) each."""
+
+    def add(self, rows: OperationRows) -> None:
+        """An operation counts in the bin in which it starts. Its bytes are spread over the bins that it covers in
+        proportion to time: the amount up to each instant is rounded down, so the parts add up to it."""
+        rows = at_one_layer(rows, self._layers)
+        if not len(rows):
+            return
+        ranks = rows.ranks if len(rows.ranks) else np.full(len(rows), rows.rank)
+        place, start, end = self._place(ranks), rows.start_ns - self._start_ns, rows.end_ns - self._start_ns
+        rebuilt, written = rows.origin == RECONSTRUCTED, rows.op == WRITE
+        moved = rows.data & ~rebuilt
+        kinds = {"reads": moved & ~written, "writes": moved & written}
+        for name, mask in {**kinds, "other_operations": ~moved & ~rebuilt, "reconstructed": rebuilt}.items():
+            self._add(name, place[mask], start[mask] // self._width, np.ones(int(mask.sum()), dtype=np.int64))
+        self.used[start // self._width] = True
+        start, end, place, written, length = (each[moved] for each in (start, end, place, written, rows.length))
+        self.times.append(np.stack((ranks[moved], start, end)))
+        which, bins = _bins(start, end, self._width)
+        self.used[bins] = True
+        took, length = (end - start)[which], length[which]
+        begin = np.maximum(bins * self._width - start[which], 0)
+        until = np.minimum((bins + 1) * self._width - start[which], took)
+        part = _moved(length, took, until) - np.where(begin > 0, _moved(length, took, begin), 0)
+        self._add("bytes_read", place[which], bins, part * ~written[which])
+        self._add("bytes_written", place[which], bins, part * written[which])
+        self._add("in_flight_ns", place[which], bins, until - begin)
+
+    def _place(self, ranks: np.ndarray) -> np.ndarray:
+        return (
+            np.zeros(len(ranks), dtype=np.int64) if self._rows == (ALL_RANKS,) else np.searchsorted(self._rows, ranks)
+        )
+
+    def _add(self, name: str, place: np.ndarray, bins: np.ndarray, amounts: np.ndarray) -> None:
+        add_at(self.cells[_SUMS.index(name)].reshape(-1), place * len(self.used) + bins, amounts)
+
+    def timeline(self) -> Timeline:
+        """The timeline of all that was added."""
+        rank, start, end = np.concatenate((np.empty((3, 0), dtype=np.int64), *self.times), axis=1)
+        lasted = end > start
+        rank, start, end = rank[lasted], start[lasted], end[lasted]
+        place = self._place(rank)
+        busy, group = group_unions(start, end, np.unique(rank, return_inverse=True)[1])
+        which, bins = _bins(busy.starts, busy.ends, self._width)
+        covered = np.minimum((bins + 1) * self._width, busy.ends[which])
+        covered -= np.maximum(bins * self._width, busy.starts[which])
+        of_group = self._place(np.unique(rank))
+        self._add("busy_ns", of_group[group[which]], bins, covered)
+        count = max(-(-self._length_ns // self._width), 1 + int(np.flatnonzero(self.used).max(initial=-1)))
+        peaks = self.cells[_SUMS.index("in_flight_max")]
+        bounds = np.searchsorted(place, np.arange(len(self._rows) + 1))
+        for row, (first, last) in enumerate(pairwise(bounds.tolist())):
+            peaks[row, :count] = _peaks(start[first:last], end[first:last], self._width, count)
+        cells = {name: self.cells[number, :, :count].ravel() for number, name in enumerate(_SUMS)}
+        edges = self._start_ns + self._width * np.arange(count + 1, dtype=np.int64)
+        mib, sharing = MIB * self._width / NS_PER_S, 1 if self._rows != (ALL_RANKS,) else len(self._capture.ranks)
+        columns = {
+            **{name: cells[name] for name in _SUMS},
+            "rank": np.repeat(np.array(self._rows, dtype=np.int32), count),
+            "start_ns": np.tile(edges[:-1], len(self._rows)),
+            "read_mib_s": cells["bytes_read"] / mib,
+            "write_mib_s": cells["bytes_written"] / mib,
+            "in_flight_mean": cells["in_flight_ns"] / self._width,
+            "io_busy_share": cells["busy_ns"] / self._width / max(sharing, 1),
+            "compute_busy_share": pa.array(_compute(self._capture, self._rows, edges).ravel(), from_pandas=True),
+        }
+        table = pa.table(columns).select(TABLES["timeline"].columns).cast(TABLES["timeline"].schema)
+        return Timeline(bin_ns=self._width, start_ns=self._start_ns, bins=count, ranks=self._rows, table=table)
+
+
+def _bins(start: np.ndarray, end: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each bin that each interval covers, the number of the interval and that of the bin; at least one each."""
+    first = start // width
+    count = np.maximum((end - 1) // width, first) - first + 1
+    which = np.repeat(np.arange(len(first)), count)
+    return which, first[which] + places_in_groups(count)
+
+
+def _moved(length: np.ndarray, took: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Bytes that operations have moved at times from their begins."""
+    part = np.minimum((length / np.maximum(took, 1) * times).astype(np.int64), length)
+    return np.where(times >= took, length, part)
+
+
+def _peaks(starts: np.ndarray, ends: np.ndarray, width: int, bins: int) -> np.ndarray:
+    """int64 (bins,): most of these intervals, which are not empty, that share an instant of each bin.
+
+    It is the number in flight as the bin begins, or the largest at a start within it; ends come before starts."""
+    starts, ends = np.sort(starts), np.sort(ends)
+    edges = width * np.arange(bins, dtype=np.int64)
+    peaks = np.searchsorted(starts, edges) - np.searchsorted(ends, edges, side="right")
+    at_starts = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    np.maximum.at(peaks, starts // width, at_starts)
+    return peaks
 
 
 def round_width_ns(length_ns: int, bins: int) -> int:

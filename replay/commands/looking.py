@@ -264,11 +264,12 @@ def timeline(
     """
     from dxt_replay.profiler_merge.analysis import timeline as module
     from dxt_replay.traces.units import parse_duration_ns
+    from dxt_replay.traces.workers import workers_of
 
     width = None if bin is None else parse_duration_ns(bin, "bin (--bin)")
     count = module.DEFAULT_BINS if bins is None else bins
     with opened(capture) as source:
-        return module.timeline(source, bin_ns=width, bins=count, per_rank=per_rank)
+        return module.timeline(source, bin_ns=width, bins=count, per_rank=per_rank, workers=workers_of(executor))
 
 
 def figure(capture: CaptureOrPath, name: str) -> Figure:
