@@ -135,6 +135,10 @@ def views(
         from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
 
         made["timeline"] = timeline(capture, bin_ns=bin_ns, bins=bins or DEFAULT_BINS, workers=workers).table
+    if "rank-files" in names:
+        from dxt_replay.profiler_merge.analysis.patterns import rank_files
+
+        made["rank-files"] = rank_files(capture)
     if STORAGE_LIMIT in names:
         made[STORAGE_LIMIT] = table_of(() if limit is None else limit.points, TABLES[STORAGE_LIMIT].schema)
     if DEPENDENCIES in names:

@@ -13,6 +13,7 @@ bytes, at the end of a file, have no class.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES, USUAL_STRIPE_BYTES
-from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures._passes import ORDER_STATE, add_at, count_accesses
 from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals
-from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.store.reader import Capture
 
@@ -182,6 +183,22 @@ class PatternCollector(Collector):
             for name, each in (("files", columns), ("ranks", by_rank))
         }
         return Patterns(**found)
+
+
+def rank_files(capture: Capture) -> pa.Table:
+    """The table "rank-files", whose rows take some 500 bytes each. Raises: CaptureError when a part is damaged."""
+    layers, accesses = file_layers(capture), _RankAccesses(capture.files)
+    found: list[tuple[np.ndarray, ...]] = []
+    for rank, batches in groupby(operation_rows(capture, without=("lane", "step")), key=lambda rows: rows.rank):
+        for rows in batches:
+            accesses.add(at_one_layer(rows, layers))
+        file_id, counts, _ = accesses.finish()
+        found.append((np.full(len(file_id), rank), file_id, counts))
+    none = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty((0, len(SUMMED)), dtype=np.int64)
+    rank_of, file_id, counts = (np.concatenate(each) for each in zip(none, *found, strict=True))
+    table = TABLES["rank-files"]
+    columns = {"rank": rank_of, **_columns(capture, file_id, counts)}
+    return pa.table(columns).select(table.columns).cast(table.schema)
 
 
 def _columns(capture: Capture, file_id: np.ndarray, counts: np.ndarray) -> dict[str, Any]:

@@ -267,49 +267,6 @@ TRANSFER_TOTALS = """count(*) FILTER (op = 'read') AS reads, count(*) FILTER (op
     coalesce(sum(length) FILTER (op = 'write'), 0)::BIGINT AS bytes_written, sum(end_ns - start_ns)::BIGINT AS io_ns"""
 _TOTALS = ("reads", "writes", "bytes_read", "bytes_written")
 
-_RANK_FILES = f"""WITH mine AS MATERIALIZED (SELECT rank, file_id, op, number, "offset", length,
-        end_ns - start_ns AS took, data AND origin <> 'reconstructed' AS moved_data,
-        data AND NOT moved_data AS rebuilt_data,
-        origin = 'reconstructed' AS rebuilt FROM ops WHERE counted),
-    sums AS (SELECT rank, file_id,
-        count(*) FILTER (moved_data AND op = 'read') AS reads, count(*) FILTER (moved_data AND op = 'write') AS writes,
-        sum(length) FILTER (moved_data AND op = 'read') AS bytes_read,
-        sum(length) FILTER (moved_data AND op = 'write') AS bytes_written, sum(took) FILTER (moved_data) AS io_ns,
-        count(*) FILTER (moved_data AND op = 'read' AND small) AS small_reads,
-        count(*) FILTER (moved_data AND op = 'write' AND small) AS small_writes,
-        count(*) FILTER (NOT moved_data AND NOT rebuilt) AS other_operations,
-        sum(took) FILTER (NOT moved_data AND NOT rebuilt) AS metadata_ns,
-        count(*) FILTER (rebuilt) AS reconstructed_operations,
-        sum(took) FILTER (rebuilt AND NOT rebuilt_data) AS reconstructed_metadata_ns,
-        sum(length) FILTER (rebuilt_data) AS reconstructed_bytes
-        FROM (SELECT mine.*, length > 0 AND length < least(
-            if(stripe_size > 0, stripe_size, {USUAL_STRIPE_BYTES}), size) AS small FROM mine JOIN files USING (file_id))
-        GROUP BY ALL),
-    placed AS (SELECT rank, file_id, op, number, "offset", length, lag("offset") OVER same AS last,
-        lag(length) OVER same AS before, lag("offset", 2) OVER same AS last_but_one FROM mine
-        WHERE moved_data AND length > 0 AND "offset" >= 0
-        WINDOW same AS (PARTITION BY rank, file_id, op ORDER BY number)),
-    classed AS (SELECT *, "offset" - last AS moved,
-        coalesce(moved <> 0 AND moved = last - last_but_one, false) AS again FROM placed),
-    kinds AS (SELECT rank, file_id, count(*) FILTER (moved >= before) AS sequential,
-        count(*) FILTER (moved = before) AS consecutive, count(*) FILTER (moved <> before AND again) AS strided,
-        count(*) FILTER (moved <> before AND NOT again AND "offset" = 0) AS restarts,
-        count(*) FILTER (moved <> before AND NOT again AND "offset" <> 0) AS random FROM classed GROUP BY ALL),
-    stretches AS (SELECT rank, file_id, number, least("offset", size) AS first, least("offset" + length, size) AS until
-        FROM placed JOIN files USING (file_id) WHERE op = 'read'),
-    uniques AS (SELECT rank, file_id, sum(greatest(until - greatest(first, reached), 0)) AS unique_bytes_read
-        FROM (SELECT *, coalesce(max(until) OVER (PARTITION BY rank, file_id ORDER BY first, number
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS reached FROM stretches) GROUP BY ALL),
-    known AS (SELECT rank, file_id, path, format::VARCHAR AS format,
-        {", ".join(f"coalesce({name}, 0)::BIGINT AS {name}" for name in (*COUNTS, "unique_bytes_read"))}
-        FROM sums JOIN files USING (file_id) LEFT JOIN kinds USING (rank, file_id)
-        LEFT JOIN uniques USING (rank, file_id))
-    SELECT *, greatest(bytes_read - unique_bytes_read, 0) AS reread_bytes,
-        greatest(sequential - consecutive - strided, 0) AS forward,
-        CASE greatest(consecutive, strided, random, forward) WHEN 0 THEN NULL WHEN consecutive THEN 'consecutive'
-            WHEN strided THEN 'strided' WHEN random THEN 'random' ELSE 'sequential' END AS pattern
-    FROM known ORDER BY rank, file_id"""
-
 TABLES: Mapping[str, Table] = {
     "findings": Table(
         about="what stands out, with evidence, what is at stake, and a remedy",
@@ -380,7 +337,6 @@ TABLES: Mapping[str, Table] = {
         about="what each rank does to each file",
         row="One row per rank and file that it accessed.",
         columns=("rank", "file_id", "path", "format", *SUMMED, "pattern"),
-        query=_RANK_FILES,
     ),
     "lanes": Table(
         about="lanes with their host, process, thread and role",

@@ -11,15 +11,12 @@ import numpy as np
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis.patterns import patterns
-from dxt_replay.profiler_merge.analysis.queries import made_by_query
+from dxt_replay.profiler_merge.analysis.patterns import patterns, rank_files
 from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.store.writer import (
-    ROW_GROUP_ROWS,
-)
+from dxt_replay.traces.store.writer import ROW_GROUP_ROWS
 from tests.capture_builder import File, Op, build_capture
 from tests.examples import examples
 
@@ -189,7 +186,7 @@ def test_all_three_tables_against_a_plain_count(
         for (rank, file), row in rows.items()
     ]
     part = part_of(capture, Part(ranks=ranks or None))
-    assert made_by_query(part, TABLES["rank-files"]).to_pylist() == [
+    assert rank_files(part).to_pylist() == [
         {name: plain_pattern(row) if name == "pattern" else row[name] for name in TABLES["rank-files"].columns}
         for row in expected
     ]
