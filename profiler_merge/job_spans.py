@@ -226,12 +226,9 @@ class JobSpans:
 
 
 def _with_meetings(tables: dict[int, pa.Table]) -> dict[int, pa.Table]:
-    """The spans of ranks that train in step, with one reconstructed `collective` a step; as they are for other ranks.
-
-    Marks do not see where DistributedDataParallel waits. Where all ranks end their steps together, they met in each of
-    them: the rank that was busy for the shortest time waited for nobody, and what another one was busy for longer is
-    its wait for the others.
-    """
+    """The spans, with one reconstructed `collective` a step where all ranks end their steps together: then they met in
+    each, and what a rank was busy for longer than the least busy one is its wait for the others, which marks do not
+    see. As they are for other ranks."""
     kinds = {rank: codes(spans, "kind") for rank, spans in tables.items()}
     if any((each == _COLLECTIVE).any() for each in kinds.values()):
         return tables
@@ -242,7 +239,8 @@ def _with_meetings(tables: dict[int, pa.Table]) -> dict[int, pa.Table]:
         other = np.isin(kinds[rank], (_INPUT_WAIT, _CHECKPOINT))
         waits = Intervals.union_of(start[other], end[other])
         first, last = (mine[name].to_numpy() for name in ("start_ns", "end_ns"))
-        busy.append((first, last, last - first - waits.covered_within(first, last), _last_end(waits, last)))
+        free = np.append(np.iinfo(np.int64).min, waits.ends)[np.searchsorted(waits.ends, last, side="right")]
+        busy.append((first, last, last - first - waits.covered_within(first, last), free))
     if len({len(first) for first, *_ in busy}) != 1 or not len(busy[0][0]):
         return tables
     first, last, lasted, free = (np.stack(each) for each in zip(*busy, strict=True))
@@ -258,11 +256,6 @@ def _with_meetings(tables: dict[int, pa.Table]) -> dict[int, pa.Table]:
             columns[name] = pa.array([value] * len(begin)).cast(SPANS_SCHEMA.field(name).type)
         made[rank] = pa.concat_tables([spans, pa.table(columns, schema=SPANS_SCHEMA)]).sort_by("start_ns")
     return made
-
-
-def _last_end(waits: Intervals, times: np.ndarray) -> np.ndarray:
-    """The latest end of a wait up to each time."""
-    return np.append(np.iinfo(np.int64).min, waits.ends)[np.searchsorted(waits.ends, times, side="right")]
 
 
 def _anchored(columns: Mapping[str, np.ndarray], marks: RankMarks, path: Callable[[int], str]) -> dict[int, int]:

@@ -306,10 +306,9 @@ def mapped_rows(
 
 
 def open_before_mapping(own: np.ndarray, mapped: np.ndarray, each_ns: Mapping[int, int]) -> np.ndarray:
-    """The rows of a process with the opens of its mapped files where they were: right before the mappings, which the
-    kernel dated, and the closes right after them. Counters say only how many there were, and each_ns, how long an open
-    lasted, by number of the file.
-    A file that was read by calls too, or mapped more often than opened, keeps its rows."""
+    """The rows of a process with the opens and closes of its mapped files right before and after the mappings, which
+    the kernel dated: counters say only how many there were, and how long one lasted, each_ns by number of the file. A
+    file that was read by calls too, or mapped more often than opened, keeps its rows."""
     own = own.copy()
     ends = np.sort(np.concatenate((own["end_ns"][own["origin"] == TRACED], mapped["end_ns"])))
     mappings, moved = mapped[mapped["op"] == _OPEN], np.zeros(len(own), dtype=bool)

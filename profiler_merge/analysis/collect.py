@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures.operation_rows import OperationRows, rows_together
@@ -43,31 +43,26 @@ def collect(capture: Capture, begin: Callable[[Capture, FileLayers], C], *, work
     `begin`: makes a collector for some or all ranks of a capture, from the layers at which files count; it is pickled
     if several `workers` share the ranks.
     """
-    work = _Collected(capture=capture, layers=file_layers(capture), begin=begin)
+    layers = file_layers(capture)
+    work = partial(_collected, capture, layers, begin)
     pieces = rank_pieces(capture, workers.piece_operations)
     if len(pieces) == 1:
         return work(None)
-    whole = begin(capture, work.layers)
+    whole = begin(capture, layers)
     with workers.results(work, pieces, operations=work_of(capture)) as results:
         for part in results:
             whole.merge(part)
     return whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Collected(Generic[C]):
-    """A collector fed with some ranks of a capture, or with all."""
-
-    capture: Capture
-    layers: FileLayers
-    begin: Callable[[Capture, FileLayers], C]
-
-    def __call__(self, ranks: tuple[int, ...] | None) -> C:
-        part = self.capture if ranks is None else only_ranks(self.capture, ranks)
-        collector = self.begin(part, self.layers)
-        for rows in rows_together(part, without=("lane", "step")):
-            collector.add(rows)
-        return collector
+def _collected(
+    capture: Capture, layers: FileLayers, begin: Callable[[Capture, FileLayers], C], ranks: tuple[int, ...] | None
+) -> C:
+    part = capture if ranks is None else only_ranks(capture, ranks)
+    collector = begin(part, layers)
+    for rows in rows_together(part, without=("lane", "step")):
+        collector.add(rows)
+    return collector
 
 
 def at_one_layer(rows: OperationRows, layers: FileLayers) -> OperationRows:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +13,13 @@ import pyarrow.compute as pc
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
 from dxt_replay.profiler_merge.analysis.bars import COLUMNS as BARS
 from dxt_replay.profiler_merge.analysis.bars import MOST_BARS, Drawn, lane_bars, loop_bars
-from dxt_replay.profiler_merge.analysis.collect import Together, collect
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of
 from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals
 from dxt_replay.profiler_merge.analysis.queries import made_by_query, relations
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
 from dxt_replay.profiler_merge.analysis.tables import TABLES
-from dxt_replay.profiler_merge.analysis.timeline import Timeline, TimelineCollector, timeline_collector
-from dxt_replay.traces.layers import FileLayers
+from dxt_replay.profiler_merge.analysis.timeline import Timeline, timeline
 from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.storage_limit import Limit
 from dxt_replay.traces.store.reader import Capture
@@ -122,9 +119,8 @@ def overview(
     """
     found = analyse(capture, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
     shown = shown_ranks(found)
-    wanted = timeline_collector(capture, bins=COURSE_BINS), timeline_collector(capture, bins=HEAT_BINS, per_rank=True)
-    courses = collect(capture, partial(_Courses, wanted), workers=workers)
-    course, by_rank = courses.course.timeline(), courses.by_rank.timeline()
+    course = timeline(capture, bins=COURSE_BINS, workers=workers)
+    by_rank = timeline(capture, bins=HEAT_BINS, per_rank=True, workers=workers)
     with relations(capture, BARS, keep=True) as database:
         lanes = lane_bars(
             database,
@@ -154,16 +150,6 @@ def overview(
         paths=capture.paths(),
         storage_limit=limit,
     )
-
-
-class _Courses(Together):
-    """The timelines of a page, in one pass."""
-
-    def __init__(
-        self, begins: Sequence[Callable[[Capture, FileLayers], TimelineCollector]], capture: Capture, layers: FileLayers
-    ) -> None:
-        self.course, self.by_rank = (begin(capture, layers) for begin in begins)
-        self.parts = self.course, self.by_rank
 
 
 def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -79,14 +79,6 @@ def timeline(
     of their own. Memory: 24 bytes for each read and write.
     Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
     """
-    begin = timeline_collector(capture, bin_ns=bin_ns, bins=bins, per_rank=per_rank)
-    return collect(capture, begin, workers=workers).timeline()
-
-
-def timeline_collector(
-    capture: Capture, *, bin_ns: int | None = None, bins: int = DEFAULT_BINS, per_rank: bool = False
-) -> Callable[[Capture, FileLayers], TimelineCollector]:
-    """What makes the collector of a timeline for some or all ranks. Arguments and errors as of `timeline`."""
     begin, end = capture.part.from_ns, capture.part.until_ns
     span = capture.time_span_ns
     first, last = span[0] if begin is None else begin, span[1] if end is None else end
@@ -103,27 +95,20 @@ def timeline_collector(
             f"{format_count(most)} bins for each of {len(rows)} rows are too many: "
             "choose wider bins, a shorter time window or fewer ranks"
         )
-    return partial(TimelineCollector, rows=rows, start_ns=first, end_ns=last, bin_ns=width, bins=int(most))
+    collector = partial(_Collector, rows=rows, first=first, last=last, width=width, bins=int(most))
+    return collect(capture, collector, workers=workers).timeline()
 
 
-class TimelineCollector(Collector):
+class _Collector(Collector):
     """Collects a `Timeline` of at most `bins` bins for `rows`, which are ranks or ALL_RANKS."""
 
     STAY = ("_capture", "_layers", "_rows", "_start_ns", "_length_ns", "_width")
 
     def __init__(
-        self,
-        capture: Capture,
-        layers: FileLayers,
-        *,
-        rows: tuple[int, ...],
-        start_ns: int,
-        end_ns: int,
-        bin_ns: int,
-        bins: int,
+        self, capture: Capture, layers: FileLayers, *, rows: Sequence[int], first: int, last: int, width: int, bins: int
     ) -> None:
         self._capture, self._layers, self._rows = capture, layers, rows
-        self._start_ns, self._length_ns, self._width = start_ns, end_ns - start_ns, bin_ns
+        self._start_ns, self._length_ns, self._width = first, last - first, width
         self.cells = np.zeros((len(_SUMS), len(rows), bins), dtype=np.int64)
         self.used = np.zeros(bins, dtype=bool)
         self.times: list[np.ndarray] = []
@@ -133,8 +118,6 @@ class TimelineCollector(Collector):
         """An operation counts in the bin in which it starts. Its bytes are spread over the bins that it covers in
         proportion to time: the amount up to each instant is rounded down, so the parts add up to it."""
         rows = at_one_layer(rows, self._layers)
-        if not len(rows):
-            return
         ranks = rows.ranks if len(rows.ranks) else np.full(len(rows), rows.rank)
         place, start, end = self._place(ranks), rows.start_ns - self._start_ns, rows.end_ns - self._start_ns
         rebuilt, written = rows.origin == RECONSTRUCTED, rows.op == WRITE

@@ -24,7 +24,7 @@ import numpy as np
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from dxt_replay.profiler_merge.darshan.log import DamagedLogError, DarshanLog, open_log
-from dxt_replay.profiler_merge.profiles.marks import read_process
+from dxt_replay.profiler_merge.profiles.marks import ProcessMarks, read_process
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S, format_duration
@@ -153,6 +153,10 @@ class ProcessFacts:
     def is_first(self) -> bool:
         """Whether no other process of the job is known to have started it."""
         return self.parent_pid is None and not self.is_spawned
+
+    def marks(self) -> Iterator[ProcessMarks]:
+        if self.recording is not None and self.named_pid is not None:
+            yield from map(read_process, self.recording.glob(f"profile/*.{self.named_pid}.*.marks*"))
 
     @cached_property
     def host(self) -> str:
@@ -472,10 +476,8 @@ def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[
     (job,) = jobs
     pids = {each.pid for each in job}
     for each in job:  # the marks of a process that was killed, or spawned, say who started it
-        if (each.is_killed or each.is_spawned) and each.named_pid is not None and each.recording is not None:
-            for marks in each.recording.glob(f"profile/*.{each.named_pid}.*.marks*"):
-                parent = read_process(marks).parent
-                each.parent_pid = parent if parent in pids else None
+        for marks in each.marks() if each.is_killed or each.is_spawned else ():
+            each.parent_pid = marks.parent if marks.parent in pids else None
     firsts = [each for each in job if each.is_first]
     # A killed process without marks runs no training loop: it was forked, or is a program that a rank started.
     firsts = [each for each in firsts if not each.is_killed or each.named_pid is not None] or firsts
@@ -513,11 +515,9 @@ def _started_ranks(job: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
     has marks of a loop, and of its rank. In the order of the ranks; empty for fewer than two."""
     found: dict[int, ProcessFacts] = {}
     for each in job:
-        if each.recording is not None and each.named_pid is not None:
-            for path in each.recording.glob(f"profile/*.{each.named_pid}.*.marks*"):
-                marks = read_process(path)
-                if marks.loops and marks.rank >= 0 and found.setdefault(marks.rank, each) is not each:
-                    return ()
+        for marks in each.marks():
+            if marks.loops and marks.rank >= 0 and found.setdefault(marks.rank, each) is not each:
+                return ()
     return [found[rank] for rank in sorted(found)] if len(found) > 1 else ()
 
 

@@ -7,7 +7,6 @@ ended by then.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -228,16 +227,11 @@ def spread(pool: Pool, operations: RankOperations) -> tuple[np.ndarray, np.ndarr
     end[behind] = start[behind] + lasted[behind]
     np.maximum.at(ends, request[behind], end[behind])  # an open, whose time is made up, does not keep a thread busy
     lanes = np.unique(operations.lane[rows])[: pool.threads].tolist()
-    free = [(0, lane) for lane in lanes]
+    free_ns = [0] * len(lanes)
     taken, since = np.empty((2, count), dtype=np.int64)
     for one in np.argsort(begins, kind="stable").tolist():
-        if pool.taken is not None:
-            thread = int(pool.taken[one])
-            since[one], taken[one] = free[thread]
-            free[thread] = int(ends[one]), lanes[thread]
-        else:
-            since[one], taken[one] = free[0]
-            heapq.heapreplace(free, (int(ends[one]), free[0][1]))
+        thread = free_ns.index(min(free_ns)) if pool.taken is None else int(pool.taken[one])
+        since[one], taken[one], free_ns[thread] = free_ns[thread], lanes[thread], int(ends[one])
     since = np.where(since > 0, np.minimum(since, begins), begins)
     end[before] = begins[request[before]]
     start[before] = np.maximum(end[before] - lasted[before], since[request[before]])

@@ -28,15 +28,12 @@ TORCHRUN = b"python -m torch.distributed.run --nproc-per-node 2 train.py --epoch
     ],
 )
 def test_a_number_of_processes_that_the_counters_contradict_is_refused(tmp_path, nprocs, refused):
-    rows = [
-        {"record_id": 1, "rank": -1, "POSIX_OPENS": 4, "POSIX_READS": 40, "POSIX_SLOWEST_RANK": 3},
-        {"record_id": 2, "rank": 2, "POSIX_OPENS": 1},
-    ]
+    together = {"record_id": 1, "rank": -1, "POSIX_OPENS": 4, "POSIX_READS": 40, "POSIX_SLOWEST_RANK": 3}
+    rows = [together, {"record_id": 2, "rank": 2, "POSIX_OPENS": 1}]
     posix = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
-    names, job = {1: b"/a", 2: b"/b"}, JobSpec(nprocs=nprocs)
-    path = write_log(tmp_path / "a.darshan", names=names, modules={"POSIX": posix}, job=job)
+    log = {"names": {1: b"/a", 2: b"/b"}, "modules": {"POSIX": posix}, "job": JobSpec(nprocs=nprocs)}
     with pytest.raises(LogError, match=refused) if refused else nullcontext():
-        assert open_job([path]).nprocs == nprocs
+        assert open_job([write_log(tmp_path / "a.darshan", **log)]).nprocs == nprocs
 
 
 def process_log(folder, pid, *, at=1000, run_s=60, exe=b"python train.py", parent=None, jobid=7, nprocs=1, host=b"n",
