@@ -589,9 +589,9 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
         )
     others = [each for each in job if each.is_first and each not in firsts]
     if others := [each for each in others if each.has_data and each.program != firsts[0].program]:
-        warnings.append(
-            f"the I/O of {_count(others)} that ran another program ({_programs_of(others)}) is counted with rank 0"
-        )
+        whose = f"{_count(others)} that ran another program"
+        whose = "the program that started the ranks" if firsts[0].is_spawned else whose
+        warnings.append(f"the I/O of {whose} ({_programs_of(others)}) is counted with rank 0")
     return processes, warnings
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.jobs import find_logs, open_job
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.recording import HEADER, HEADER_BYTES, MAGIC, RECORD
+from dxt_replay.profiler_merge.recording import HEADER, HEADER_BYTES, MAGIC, OPTIMIZER, RECORD
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
@@ -29,8 +29,8 @@ TORCHRUN = b"python -m torch.distributed.run --nproc-per-node 2 train.py --epoch
 )
 def test_a_number_of_processes_that_the_counters_contradict_is_refused(tmp_path, nprocs, refused):
     together = {"record_id": 1, "rank": -1, "POSIX_OPENS": 4, "POSIX_READS": 40, "POSIX_SLOWEST_RANK": 3}
-    rows = [together, {"record_id": 2, "rank": 2, "POSIX_OPENS": 1}]
-    posix = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
+    rows = encode_counters("POSIX", [together, {"record_id": 2, "rank": 2, "POSIX_OPENS": 1}], 4)
+    posix = ModuleSpec(version=4, streams=[rows])
     log = {"names": {1: b"/a", 2: b"/b"}, "modules": {"POSIX": posix}, "job": JobSpec(nprocs=nprocs)}
     with pytest.raises(LogError, match=refused) if refused else nullcontext():
         assert open_job([write_log(tmp_path / "a.darshan", **log)]).nprocs == nprocs
@@ -302,14 +302,29 @@ def killed(logs, number, marks_of=None):
     return write_dxt_log(logs / f"user_python_id7_mmap-log-{number}-0.darshan", [record], names=names, job=job)
 
 
+def marks_of(recording, pid, parent, rank=-1, steps=0):
+    path = recording.parent / "profile" / f"host.{pid}.1.marks"
+    path.parent.mkdir(exist_ok=True)
+    head = HEADER.pack(MAGIC, pid, parent, rank, RECORD.size, 0, 0, 0).ljust(HEADER_BYTES, b"\0")
+    path.write_bytes(head + b"".join(RECORD.pack(step + 1, 0, step, pid, 0, OPTIMIZER) for step in range(steps)))
+    return path
+
+
+def test_ranks_that_the_program_spawns_are_those_of_their_marks_and_their_workers_are_theirs(recording):
+    logs = [process_log(recording, 9)]
+    for pid, parent, rank, steps in ((10, 9, 1, 3), (11, 9, 0, 3), (12, 10, -1, 0), (13, 11, -1, 0)):
+        marks_of(recording, pid, parent, rank, steps)
+        logs.append(process_log(recording, pid, exe=SPAWNED, at=990 + pid, run_s=5))
+    job = open_job(logs)
+    assert (job.nprocs, job.first.job.exe) == (2, "python train.py")
+    found = {pid: (rank, worker > 0) for pid, rank, worker in roles(job)}
+    assert found == {9: (0, True), 10: (1, False), 11: (0, False), 12: (1, True), 13: (0, True)}
+    assert job.warnings == ("the I/O of the program that started the ranks (train.py) is counted with rank 0",)
+
+
 def test_the_killed_processes_of_a_recording_are_placed_by_their_marks(recording):
     """The first of them ran the loop and forked the second; nothing is known of the third."""
-    (recording.parent / "profile").mkdir()
-    marks = {}
-    for pid, parent in ((10, 1), (11, 10)):
-        marks[pid] = recording.parent / "profile" / f"host.{pid}.1.marks"
-        head = HEADER.pack(MAGIC, pid, parent, -1, RECORD.size, 0, 0, 0)
-        marks[pid].write_bytes(head.ljust(HEADER_BYTES, b"\0"))
+    marks = {pid: marks_of(recording, pid, parent) for pid, parent in ((10, 1), (11, 10))}
     logs = [killed(recording, 1, marks[10]), killed(recording, 2, marks[11]), killed(recording, 3)]
     job = open_job([*logs, process_log(recording, 12, parent=10, at=1002)])
     assert job.nprocs == 1

@@ -46,6 +46,7 @@ def test_no_thread_is_busy_with_what_belongs_to_another_visit(stray: bool, lost:
     pool = pool_of(made, np.arange(len(made.op)), begin, begin + MS)
     assert pool is not None
     assert pool.threads == THREADS
+    assert np.unique([pool.request, pool.after], axis=1).shape[1] == pool.request.max() + 1  # none is held once begun
     lane, start, _ = spread(pool, made)
     for one in range(1, THREADS + 1):
         own = np.sort(start[(lane == one) & (made.op[pool.rows] == READ)])
@@ -53,15 +54,16 @@ def test_no_thread_is_busy_with_what_belongs_to_another_visit(stray: bool, lost:
         assert len(own) == pytest.approx(2 * BATCHES * EACH / THREADS, rel=0.1)
 
 
+def reads(lane: np.ndarray, start: np.ndarray, lasted: int) -> RankOperations:
+    """Reads of one file each."""
+    every = {"pid": 0 * start, "op": np.full(len(start), READ), "origin": np.full(len(start), TRACED), "threads": {}}
+    return RankOperations(lane=lane, start_ns=start, end_ns=start + lasted, file_id=np.arange(len(start)), **every)
+
+
 def test_a_thread_that_slow_storage_keeps_busy_may_still_read_a_batch_ahead() -> None:
     """It reads 4 files a batch, 35 ms in 45; the loop takes a batch, computes 20 ms and waits for the next one."""
     number = np.arange(BATCHES * 4)
-    start = number // 4 * 45 * MS + number % 4 * 9 * MS
-    made = RankOperations(
-        pid=np.zeros(len(number), dtype=np.int64), lane=np.ones(len(number), dtype=np.int64), start_ns=start,
-        end_ns=start + 8 * MS, op=np.full(len(number), READ), origin=np.full(len(number), TRACED), file_id=number,
-        threads={},
-    )  # fmt: skip
+    made = reads(0 * number + 1, number // 4 * 45 * MS + number % 4 * 9 * MS, 8 * MS)
     taken = np.arange(BATCHES) * 45 * MS + 35 * MS
     pool = pool_of(made, number, taken - 15 * MS, taken, elsewhere=True)
     assert pool is not None
@@ -71,26 +73,13 @@ def test_a_thread_that_slow_storage_keeps_busy_may_still_read_a_batch_ahead() ->
 
 def test_threads_that_make_whole_batches_of_a_loop_that_waits_for_two_at_once() -> None:
     """Two threads read four files of a batch each, one after the other: 80 ms for two batches that last 20 each."""
-    pair, file, thread = (
-        each.ravel() for each in np.meshgrid(np.arange(20), np.arange(4), np.arange(2), indexing="ij")
-    )
+    pair, file, thread = np.indices((20, 4, 2)).reshape(3, -1)
     start = pair * 81 * MS + file * 20 * MS + thread * MS
-    made = RankOperations(
-        pid=0 * start, lane=thread + 1, start_ns=start, end_ns=start + 19_900 * US, op=np.full(len(start), READ),
-        origin=np.full(len(start), TRACED), file_id=np.arange(len(start)), threads={},
-    )  # fmt: skip
+    made = reads(thread + 1, start, 19_900 * US)
     ended = start.reshape(20, 4, 2)[:, -1].ravel() + 19_900 * US
     asked = np.where(np.arange(40) % 2 == 0, ended - 41 * MS, ended)
-    pool = pool_of(made, np.arange(len(start)), asked, np.maximum(ended, asked))
+    pool = pool_of(made, np.arange(len(start)), asked, ended)
     assert pool is not None
     assert (pool.batch == 2 * pair + thread).all()
     lane = spread(pool, made)[0]
     assert all(len(set(lane[pool.batch == each].tolist())) == 1 for each in range(40))
-
-
-def test_nothing_holds_a_request_back_that_has_begun() -> None:
-    made = operations(stray=False, lost=False)
-    begin = np.arange(BATCHES) * PERIOD_NS + 20 * MS
-    pool = pool_of(made, np.arange(len(made.op)), begin, begin + MS)
-    assert pool is not None
-    assert all(len(set(pool.after[pool.request == each].tolist())) == 1 for each in range(BATCHES * EACH))
