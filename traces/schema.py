@@ -205,9 +205,9 @@ SPANS_SCHEMA = _schema(
 )
 """One row per span, sorted by (rank, start_ns). `step` spans of one rank do not overlap. `compute` spans are a
 union over threads (thread UNION_THREAD) and disjoint. The others may nest. A `step` span without a number is a piece of
-a step, in a part of a capture whose window cuts it. `origin`: `reconstructed` for spans of steps that no profile
-shows, and for inferred meetings of ranks; null or `traced` for all others. `fetched_ns`: the end of the batch fetch (`input_wait`) that first used what a
-`pipeline` span made; null where the profile does not say. Spans `make batch`: see docs/capture-format.md."""
+a step, in a part of a capture whose window cuts it. `origin`: `reconstructed` for steps that no profile shows and for
+inferred meetings of ranks; null or `traced` for all others. `fetched_ns`: the end of the batch fetch (`input_wait`)
+that first used what a `pipeline` span made; null where unknown. Spans `make batch`: see docs/capture-format.md."""
 
 HDF5_SCHEMA = _schema(
     "file_id int32, dataset string, type_size int64, points int64, shape list<int64>?, chunk_shape list<int64>?,"
