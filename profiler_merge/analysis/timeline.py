@@ -177,7 +177,7 @@ class _Collector(Collector):
             "compute_busy_share": pa.array(_compute(self._capture, self._rows, edges).ravel(), from_pandas=True),
         }
         table = pa.table(columns).select(TABLES["timeline"].columns).cast(TABLES["timeline"].schema)
-        return Timeline(bin_ns=self._width, start_ns=self._start_ns, bins=count, ranks=self._rows, table=table)
+        return Timeline(bin_ns=self._width, start_ns=self._start_ns, bins=count, ranks=tuple(self._rows), table=table)
 
 
 def _bins(start: np.ndarray, end: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
