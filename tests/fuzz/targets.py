@@ -27,7 +27,7 @@ from dxt_replay.replay.regress.record import read_record
 from dxt_replay.replay.simulation.model import read_storage_model
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.workloads.source import read_workload
-from tests.replay.target.staging import manifest_of
+from tests.replay.target.test_stage import manifest_of
 
 Command = tuple[str, ...]
 

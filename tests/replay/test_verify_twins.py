@@ -17,7 +17,7 @@ from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read, write
-from tests.replay.target.staging import staged, tree
+from tests.replay.target.test_stage import staged, tree
 
 SIZE = 2 * MIB + 12_345
 

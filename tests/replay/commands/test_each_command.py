@@ -31,7 +31,7 @@ from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import File, Span, build_capture, read, write
 from tests.replay.causal.test_model import FAST, derived
 from tests.replay.show.page.pages import Elements, carried, training
-from tests.replay.target.staging import staged
+from tests.replay.target.test_stage import staged
 from tests.simulated_application import US, Application, Storage
 from tests.simulated_application import run as simulated
 

@@ -1,16 +1,41 @@
-"""Bytes that fill a staged file: incompressible, repeatable, different everywhere."""
+"""Bytes that fill a staged file: incompressible, repeatable, different everywhere; and its pages in the page cache."""
 
 from __future__ import annotations
 
 import lzma
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dxt_replay.replay.target import page_cache
 from dxt_replay.replay.target.content import BLOCK_BYTES, Content, make_noise
-from tests.replay.target.staging import HeldReader
+from dxt_replay.replay.target.page_cache import DropResult, Residency, drop, resident
+
+
+@dataclass(frozen=True)
+class HeldReader:
+    """A `Reader` of bytes in memory."""
+
+    data: bytes
+
+    @property
+    def size(self):
+        return len(self.data)
+
+    def read_into(self, into, offset):
+        found = self.data[offset : offset + len(into)]
+        into[: len(found)] = found
+        return len(found)
+
+    def data_from(self, offset):
+        return next((at for at in range(offset, self.size) if self.data[at]), self.size)
+
 
 record_ids = st.integers(0, 2**64 - 1)
 
@@ -59,3 +84,94 @@ def test_the_first_byte_that_differs_is_found(size, is_hole):
             short = content.first_difference(HeldReader(right[:offset]), 0, size)
             assert short is not None
             assert (short[0], short[2]) == (offset, "the end of the file")
+
+
+PAGE = mmap.PAGESIZE
+
+
+def make(path, size):
+    path.write_bytes(os.urandom(size))
+    return os.fsencode(path)
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    """A directory on a file system that gives pages up."""
+    probe = make(tmp_path / "probe", 10 * PAGE)
+    result = drop([probe])
+    if result.kept:
+        pytest.skip(f"the temporary directory is on {next(iter(result.kept))}, which keeps its pages")
+    return tmp_path
+
+
+def test_fresh_files_are_resident_to_the_last_byte(tmp_path):
+    paths = [make(tmp_path / "a", 3 * PAGE + 1), make(tmp_path / "b", PAGE), make(tmp_path / "empty", 0)]
+    assert resident(paths) == Residency(resident_bytes=4 * PAGE + 1, total_bytes=4 * PAGE + 1)
+    assert resident(paths).percent == 100.0
+
+
+def test_dropped_files_are_not(on_disk):
+    paths = [make(on_disk / "a", 100 * PAGE + 7), make(on_disk / "b", 5)]
+    assert drop(iter(paths)) == DropResult(files=2, bytes=100 * PAGE + 12)
+    for _ in range(2):  # asking loads nothing
+        assert resident(paths) == Residency(resident_bytes=0, total_bytes=100 * PAGE + 12)
+
+
+@pytest.mark.parametrize("window_pages", [1, 3, 1000])
+def test_a_part_that_was_read_is_counted_in_any_window(window_pages, on_disk, monkeypatch):
+    path = make(on_disk / "a", 20 * PAGE + 100)
+    drop([path])
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
+    os.pread(fd, 10, 7 * PAGE)
+    os.pread(fd, 100, 20 * PAGE)
+    os.close(fd)
+    monkeypatch.setattr(page_cache, "WINDOW_BYTES", window_pages * PAGE)
+    assert resident([path]) == Residency(resident_bytes=PAGE + 100, total_bytes=20 * PAGE + 100)
+
+
+def test_a_hole_is_not_resident(tmp_path):
+    path = tmp_path / "hole"
+    path.touch()
+    os.truncate(path, 3 << 30)
+    assert resident([os.fsencode(path)]) == Residency(resident_bytes=0, total_bytes=3 << 30)
+
+
+def test_what_is_no_file_is_skipped_and_named(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    paths = [os.fsencode(tmp_path / "none"), os.fsencode(tmp_path / "fifo"), os.fsencode(tmp_path), b"a\0b", b""]
+    before = os.listdir("/proc/self/fd")
+    result = drop(paths)
+    assert (result.files, result.bytes, sum(result.skipped.values())) == (0, 0, 5)
+    assert result.skipped["No such file or directory"] == 2
+    assert result.skipped["not a plain file"] == 2
+    assert "the pages of 2 files could not be dropped: not a plain file" in result.warnings
+    assert resident(paths) == Residency(resident_bytes=0, total_bytes=0)
+    assert resident(paths).percent is None
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_system_in_memory_says_that_it_cannot_drop():
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        pytest.skip("no /dev/shm to write to")
+    path = memory / f"dxt-replay-test-{os.getpid()}"
+    try:
+        name = make(path, 2 * PAGE)
+        result = drop([name])
+        assert (result.files, dict(result.kept)) == (0, {"tmpfs": 1})
+        assert result.warnings == (
+            "1 files are on tmpfs, which does not drop pages on request: their reads will not be cold",
+        )
+        assert resident([name]).percent == 100.0
+    finally:
+        path.unlink()
+
+
+def test_files_the_kernel_does_not_tell_about_are_unknown(tmp_path, monkeypatch):
+    """Since Linux 5.2 mincore says "all resident" to a user who neither owns a file nor may write it."""
+    path = make(tmp_path / "a", 2 * PAGE)
+    mine = make(tmp_path / "b", PAGE)
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(path).st_uid + 1)
+    monkeypatch.setattr(os, "access", lambda name, mode, effective_ids: name == mine)
+    assert resident([path, mine]) == Residency(resident_bytes=PAGE, total_bytes=PAGE)

@@ -16,483 +16,534 @@ from types import SimpleNamespace
 import pytest
 
 from dxt_replay.replay.target import posix, writing
-from dxt_replay.replay.target.manifest import CREATED_BY_RUN, MANIFEST_NAME, PLANNED, WHOLE
+from dxt_replay.replay.target.manifest import CREATED_BY_RUN, MANIFEST_NAME, PLANNED, WHOLE, read_manifest
 from dxt_replay.replay.target.placement import TWIN_ROOT, parse_map
 from dxt_replay.replay.target.posix import temporary_name
 from dxt_replay.replay.target.protocol import SMALL_BYTES
 from dxt_replay.replay.target.stage import check_staged, plan_stage, prepare_run, stage, unstage
+from dxt_replay.replay.target.targets import open_target
 from dxt_replay.replay.target.writing import BATCH_FILES, SYNC_BYTES
 from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.places import ROOT
-from tests.replay.target.staging import (  # noqa: F401
-    capture_fixture,
-    entries,
-    failing,
-    failing_writes,
-    free_space,
-    manifest_of,
-    staged,
-    target_fixture,
-    tree,
-    twin,
-)
+
+
+def tree(directory):
+    """Every file below `directory` with its bytes, directories as None."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+def twin(target):
+    """Sizes of the files below the twin root, by path there."""
+    root = target / TWIN_ROOT
+    return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
+
+
+def manifest_of(target):
+    with open_target(target) as opened:
+        return read_manifest(opened)
+
+
+def entries(target):
+    """The rows of the manifest."""
+    return manifest_of(target).files.to_pylist()
+
+
+def staged(capture, target, **options):
+    plan = plan_stage(capture, target, **options)
+    stage(plan)
+    return plan
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "target"
+
+
+@pytest.fixture
+def capture(tmp_path):
+    """Two files read, one only written, one only stat'ed, one that no operation names."""
+    return build_capture(
+        tmp_path,
+        files=["/data/a.npz", "/data/b/c.npz", "/out/model.ckpt", File("/data/index", size=5000), File("/x", size=9)],
+        ops=[
+            read(0, offset=100, length=3_000_000),
+            read(1, offset=0, length=10),
+            write(1, offset=10, length=20),
+            write(2, length=4096),
+            Op("stat", 3),
+        ],
+    )
+
+
+def failing(call, code, *, after=0):
+    """`call`, which the operating system refuses with `code` from call number `after` on."""
+    count = 0
+
+    def refused(*arguments, **options):
+        nonlocal count
+        count += 1
+        if count > after:
+            raise OSError(code, os.strerror(code))
+        return call(*arguments, **options)
+
+    return refused
+
+
+def failing_writes(code, *, after=0):
+    """`os.write`, which is refused with `code` from block number `after` of any large files on."""
+    write = os.write
+    of_blocks = failing(write, code, after=after)
+    return lambda fd, data: write(fd, data) if len(data) < 4096 else of_blocks(fd, data)
+
+
+def free_space(monkeypatch, free, *, inodes=1000):
+    answer = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_favail=inodes, f_files=inodes, f_blocks=1)
+    monkeypatch.setattr(os, "statvfs", lambda path: answer)
 
 
 def one_read(folder, length, path="/a", **op):
     return build_capture(folder, files=[path], ops=[read(0, length=length, **op)])
 
 
-class TestPlan:
-    def test_each_file_has_one_role_and_nothing_changes(self, capture, target):
-        plan = plan_stage(capture, target)
-        assert list(zip(plan.to_write.path.to_pylist(), plan.to_write.size.tolist(), strict=True)) == [
-            (f"{TWIN_ROOT}/data/a.npz", 3_000_100),
-            (f"{TWIN_ROOT}/data/b/c.npz", 30),
-            (f"{TWIN_ROOT}/data/index", 5000),
-        ]
-        assert plan.created_by_run.path.to_pylist() == [f"{TWIN_ROOT}/out/model.ckpt"]
-        assert plan.to_write.file_id[plan.sparse].tolist() == [3]
-        assert (plan.bytes_to_write, target.exists()) == (3_000_130, False)
+def test_each_file_has_one_role_and_is_made_as_planned(capture, target, tmp_path):
+    plan = plan_stage(capture, target)
+    sizes = {"data/a.npz": 3_000_100, "data/b/c.npz": 30, "data/index": 5000}
+    planned = dict(zip(plan.to_write.path.to_pylist(), plan.to_write.size.tolist(), strict=True))
+    assert planned == {f"{TWIN_ROOT}/{name}": size for name, size in sizes.items()}
+    assert plan.created_by_run.path.to_pylist() == [f"{TWIN_ROOT}/out/model.ckpt"]
+    assert plan.to_write.file_id[plan.sparse].tolist() == [3]
+    assert (plan.bytes_to_write, target.exists()) == (3_000_130, False)
+    manifest = stage(plan)
+    assert twin(target) == sizes
+    assert (target / TWIN_ROOT / "out").is_dir()
+    assert manifest_of(target) == manifest
+    assert {f["path"].removeprefix(f"{TWIN_ROOT}/"): (f["size"], f["sparse"], f["state"]) for f in entries(target)} == {
+        **{name: (size, name == "data/index", WHOLE) for name, size in sizes.items()},
+        "out/model.ckpt": (4096, False, CREATED_BY_RUN),
+    }
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    staged(capture, tmp_path / "link")
+    assert tree(tmp_path / "real") == tree(target), "the same bytes again, through a link to the target"
 
-    @pytest.mark.parametrize(
-        ("first", "origin", "is_there"),
-        [
-            ("stat", "traced", True),
-            ("open", "traced", False),
-            ("write", "traced", False),
-            ("stat", "reconstructed", False),
-        ],
-    )
-    def test_a_written_file_that_was_looked_at_before_is_there(self, tmp_path, target, first, origin, is_there):
-        """A log that is continued, or the standard output of a job: its stat fails where nothing is there."""
-        times = {op: 1_000 if op == first else 2_000 for op in ("stat", "open", "write")}
-        ops = [
-            Op("stat", 0, start_ns=times["stat"], origin=origin),
-            Op("open", 0, start_ns=times["open"], lane=1),
-            Op("write", 0, start_ns=times["write"], lane=2, offset=49, length=3),
-        ]
-        plan = staged(build_capture(tmp_path, files=["/job/log"], ops=ops), target)
-        assert twin(target) == ({"job/log": 52} if is_there else {})
-        assert (len(plan.to_write), len(plan.created_by_run)) == (is_there, not is_there)
 
-    @pytest.mark.parametrize("api", ["POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5"])
-    @pytest.mark.parametrize("length", [0, 7])
-    def test_a_read_of_any_interface_counts_also_one_of_nothing(self, api, length, tmp_path, target):
-        assert plan_stage(one_read(tmp_path, length, api=api), target).to_write.size.tolist() == [length]
+@pytest.mark.parametrize(
+    ("first", "origin", "is_there"),
+    [
+        *((first, "traced", first == "stat") for first in ("stat", "open", "write")),
+        ("stat", "reconstructed", False),
+    ],
+)
+def test_a_written_file_that_was_looked_at_before_is_there(tmp_path, target, first, origin, is_there):
+    """A log that is continued, or the standard output of a job: its stat fails where nothing is there."""
+    times = {op: 1_000 if op == first else 2_000 for op in ("stat", "open", "write")}
+    ops = [
+        Op("stat", 0, start_ns=times["stat"], origin=origin),
+        Op("open", 0, start_ns=times["open"], lane=1),
+        Op("write", 0, start_ns=times["write"], lane=2, offset=49, length=3),
+    ]
+    plan = staged(build_capture(tmp_path, files=["/job/log"], ops=ops), target)
+    assert twin(target) == ({"job/log": 52} if is_there else {})
+    assert (len(plan.to_write), len(plan.created_by_run)) == (is_there, not is_there)
 
-    def test_a_size_below_the_accesses_is_not_believed(self, tmp_path, target):
-        files = [File("/a", size=5), File("/b", size=50)]
-        capture = build_capture(tmp_path, files=files, ops=[read(0, offset=8, length=2), read(1, offset=-1, length=9)])
-        assert plan_stage(capture, target).to_write.size.tolist() == [10, 50]
 
-    def test_impossible_operations_are_an_error(self, tmp_path, target):
-        for number, op in enumerate([read(0, offset=2**63 - 1, length=2**63 - 1), read(0, length=-5)]):
-            with pytest.raises(CaptureError, match="impossible"):
-                plan_stage(build_capture(tmp_path, files=[File("/a", size=1)], ops=[op], name=str(number)), target)
-        capture = one_read(tmp_path, 1)
-        capture.files = capture.files.slice(0, 0)
-        with pytest.raises(CaptureError, match=r"files\.parquet"):
+@pytest.mark.parametrize("api", ["POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5"])
+@pytest.mark.parametrize("length", [0, 7])
+def test_a_read_of_any_interface_counts_also_one_of_nothing(api, length, tmp_path, target):
+    assert plan_stage(one_read(tmp_path, length, api=api), target).to_write.size.tolist() == [length]
+
+
+def test_a_size_below_the_accesses_is_not_believed(tmp_path, target):
+    files = [File("/a", size=5), File("/b", size=50)]
+    capture = build_capture(tmp_path, files=files, ops=[read(0, offset=8, length=2), read(1, offset=-1, length=9)])
+    assert plan_stage(capture, target).to_write.size.tolist() == [10, 50]
+
+
+def test_impossible_operations_are_an_error(tmp_path, target):
+    for length, offset in ((2**63 - 1, 2**63 - 1), (-5, 0)):
+        capture = build_capture(tmp_path, files=[File("/a", size=1)], ops=[read(0, offset=offset, length=length)])
+        with pytest.raises(CaptureError, match="impossible"):
             plan_stage(capture, target)
-        assert staged(build_capture(tmp_path, name="empty"), target).bytes_to_write == 0
-
-    def test_bytes_that_get_another_name_are_counted_once(self, tmp_path, target):
-        files = [File("/w.temp", size=700), File("/w.part", size=700), File("/w", size=700), "/other"]
-        ops = [
-            write(0, length=700),
-            Op("rename", 0, other_file_id=1, start_ns=10_000),
-            Op("rename", 1, other_file_id=2, start_ns=20_000),
-            write(3, length=50),
-        ]
-        plan = plan_stage(build_capture(tmp_path, files=files, ops=ops), target)
-        assert (len(plan.created_by_run), plan.as_json()["bytes_created_by_run"]) == (4, 750)
-        assert "4 files, 750 B: only written by the program, so each replay makes them" in plan.lines()
-
-    def test_an_object_that_a_store_refused_before_the_job_put_it_is_not_staged(self, tmp_path, target):
-        asked = dataclasses.replace(read(0, length=0, start_ns=0, end_ns=10), api="S3_REFUSED")
-        put = dataclasses.replace(write(0, length=1 << 20, start_ns=20, end_ns=30), api="S3")
-        plan = plan_stage(build_capture(tmp_path, files=["s3://bucket/key"], ops=[asked, put]), target)
-        assert (len(plan.to_write), len(plan.created_by_run)) == (0, 1)
-
-    def test_the_description(self, tmp_path, target, monkeypatch):
-        free_space(monkeypatch, 10 * MIB)
-        (tmp_path / "real").mkdir()
-        (tmp_path / "real/m").write_bytes(b"x" * 2048)
-        names = [*(f"/d/{i}" for i in range(7)), "/w", "/map/m"]
-        ops = [*(read(i, length=(i + 1) * 1024) for i in range(7)), write(7, length=512), read(8, length=2048)]
-        capture = build_capture(tmp_path, files=names, ops=ops)
-        maps = [parse_map(f"/map={tmp_path}/real")]
-        assert plan_stage(capture, target, maps=maps).lines() == [
-            f"Would write 7 files under {target}: 28.0 KiB",
-            *(f"   {size}.00 KiB  dxt-replay-twin/d/{size - 1}" for size in (7, 6, 5, 4, 3)),
-            "  and 2 more",
-            "1 file, 2.00 KiB: read from mapped data",
-            "1 file, 512 B: only written by the program, so each replay makes them",
-            "10.0 MiB are free",
-        ]
-        assert (
-            staged(capture, target, maps=maps).done_line(1)
-            == f"Staged 7 files under {target}: 28.0 KiB in 1.000 s, 28.0 KiB/s"
-        )
-        again = plan_stage(capture, target, maps=maps)
-        assert again.lines()[:2] == [f"Nothing to write under {target}", "7 files, 28.0 KiB: there already"]
-        assert again.done_line(1) == "The twin is complete."
+    capture = one_read(tmp_path, 1)
+    capture.files = capture.files.slice(0, 0)
+    with pytest.raises(CaptureError, match=r"files\.parquet"):
+        plan_stage(capture, target)
+    assert staged(build_capture(tmp_path, name="empty"), target).bytes_to_write == 0
 
 
-class TestStage:
-    def test_files_and_manifest_are_as_planned(self, capture, target, tmp_path):
-        manifest = stage(plan_stage(capture, target))
-        assert twin(target) == {"data/a.npz": 3_000_100, "data/b/c.npz": 30, "data/index": 5000}
-        assert (target / TWIN_ROOT / "out").is_dir()
-        assert manifest_of(target) == manifest
-        assert {f["path"]: (f["size"], f["sparse"], f["state"]) for f in entries(target)} == {
-            f"{TWIN_ROOT}/data/a.npz": (3_000_100, False, WHOLE),
-            f"{TWIN_ROOT}/data/b/c.npz": (30, False, WHOLE),
-            f"{TWIN_ROOT}/data/index": (5000, True, WHOLE),
-            f"{TWIN_ROOT}/out/model.ckpt": (4096, False, CREATED_BY_RUN),
-        }
-        (tmp_path / "real").mkdir()
-        (tmp_path / "link").symlink_to(tmp_path / "real")
-        staged(capture, tmp_path / "link")
-        assert tree(tmp_path / "real") == tree(target), "the same bytes again, through a link to the target"
+def test_bytes_that_get_another_name_are_counted_once(tmp_path, target):
+    files = [File("/w.temp", size=700), File("/w.part", size=700), File("/w", size=700), "/other"]
+    ops = [
+        write(0, length=700),
+        Op("rename", 0, other_file_id=1, start_ns=10_000),
+        Op("rename", 1, other_file_id=2, start_ns=20_000),
+        write(3, length=50),
+    ]
+    plan = plan_stage(build_capture(tmp_path, files=files, ops=ops), target)
+    assert (len(plan.created_by_run), plan.as_json()["bytes_created_by_run"]) == (4, 750)
+    assert "4 files, 750 B: only written by the program, so each replay makes them" in plan.lines()
 
-    @pytest.mark.parametrize("size", [1, 7, 8, 9, MIB - 1, MIB, MIB + 1, SYNC_BYTES + 3])
-    def test_sizes_around_the_blocks(self, size, tmp_path, target):
-        capture, seen = one_read(tmp_path, size), list[tuple[int, int]]()
-        stage(plan_stage(capture, target), progress=lambda done, total: seen.append((done, total)))
-        assert twin(target) == {"a": size}
-        assert (seen[-1], seen) == ((size, size), sorted(seen))
-        assert not len(plan_stage(capture, target).to_write)
 
-    @pytest.mark.parametrize("workers", [1, 3, None])
-    def test_any_number_of_workers_writes_and_removes_the_same(self, workers, tmp_path, target, monkeypatch):
-        """Small files in a directory with more than a thread takes at a time, and larger ones in several."""
-        sizes = {
-            **{f"d/{i}": i % 5 for i in range(BATCH_FILES + 3)},
-            **{f"e{i % 5}/{i}": i * 20_000 for i in range(40)},
-        }
-        ops = [read(i, length=size) for i, size in enumerate(sizes.values())]
-        capture = build_capture(tmp_path, files=[f"/{name}" for name in sizes], ops=ops)
-        with pytest.raises(UsageError, match="at least 1"):
-            stage(plan_stage(capture, target), workers=0)
-        stage(plan_stage(capture, target), workers=workers)
-        assert twin(target) == sizes
-        assert all(f["state"] == WHOLE for f in entries(target))
-        for name in ("d/0", f"d/{BATCH_FILES}"):
-            begun = target / TWIN_ROOT / name
-            begun.with_name(os.fsdecode(temporary_name(begun.name.encode()))).write_bytes(b"of a killed staging")
-        monkeypatch.setattr(writing, "default_workers", lambda: workers or 16)
-        monkeypatch.setattr(posix, "default_workers", lambda: workers or 16)
-        assert unstage(target) == len(sizes)
-        assert tree(target) == {}
+def test_an_object_that_a_store_refused_before_the_job_put_it_is_not_staged(tmp_path, target):
+    asked = dataclasses.replace(read(0, length=0, start_ns=0, end_ns=10), api="S3_REFUSED")
+    put = dataclasses.replace(write(0, length=1 << 20, start_ns=20, end_ns=30), api="S3")
+    plan = plan_stage(build_capture(tmp_path, files=["s3://bucket/key"], ops=[asked, put]), target)
+    assert (len(plan.to_write), len(plan.created_by_run)) == (0, 1)
 
-    def test_staging_again_touches_nothing(self, capture, target):
+
+def test_the_description(tmp_path, target, monkeypatch):
+    free_space(monkeypatch, 10 * MIB)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/m").write_bytes(b"x" * 2048)
+    names = [*(f"/d/{i}" for i in range(7)), "/w", "/map/m"]
+    ops = [*(read(i, length=(i + 1) * 1024) for i in range(7)), write(7, length=512), read(8, length=2048)]
+    capture = build_capture(tmp_path, files=names, ops=ops)
+    maps = [parse_map(f"/map={tmp_path}/real")]
+    assert plan_stage(capture, target, maps=maps).lines() == [
+        f"Would write 7 files under {target}: 28.0 KiB",
+        *(f"   {size}.00 KiB  dxt-replay-twin/d/{size - 1}" for size in (7, 6, 5, 4, 3)),
+        "  and 2 more",
+        "1 file, 2.00 KiB: read from mapped data",
+        "1 file, 512 B: only written by the program, so each replay makes them",
+        "10.0 MiB are free",
+    ]
+    assert (
+        staged(capture, target, maps=maps).done_line(1)
+        == f"Staged 7 files under {target}: 28.0 KiB in 1.000 s, 28.0 KiB/s"
+    )
+    again = plan_stage(capture, target, maps=maps)
+    assert again.lines()[:2] == [f"Nothing to write under {target}", "7 files, 28.0 KiB: there already"]
+    assert again.done_line(1) == "The twin is complete."
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, MIB - 1, MIB, MIB + 1, SYNC_BYTES + 3])
+def test_sizes_around_the_blocks(size, tmp_path, target):
+    capture, seen = one_read(tmp_path, size), list[tuple[int, int]]()
+    stage(plan_stage(capture, target), progress=lambda done, total: seen.append((done, total)))
+    assert twin(target) == {"a": size}
+    assert (seen[-1], seen) == ((size, size), sorted(seen))
+    assert not len(plan_stage(capture, target).to_write)
+
+
+@pytest.mark.parametrize("workers", [1, 3, None])
+def test_any_number_of_workers_writes_and_removes_the_same(workers, tmp_path, target, monkeypatch):
+    """Small files in a directory with more than a thread takes at a time, and larger ones in several."""
+    sizes = {
+        **{f"d/{i}": i % 5 for i in range(BATCH_FILES + 3)},
+        **{f"e{i % 5}/{i}": i * 20_000 for i in range(40)},
+    }
+    ops = [read(i, length=size) for i, size in enumerate(sizes.values())]
+    capture = build_capture(tmp_path, files=[f"/{name}" for name in sizes], ops=ops)
+    with pytest.raises(UsageError, match="at least 1"):
+        stage(plan_stage(capture, target), workers=0)
+    stage(plan_stage(capture, target), workers=workers)
+    assert twin(target) == sizes
+    assert all(f["state"] == WHOLE for f in entries(target))
+    for name in ("d/0", f"d/{BATCH_FILES}"):
+        begun = target / TWIN_ROOT / name
+        begun.with_name(os.fsdecode(temporary_name(begun.name.encode()))).write_bytes(b"of a killed staging")
+    monkeypatch.setattr(writing, "default_workers", lambda: workers or 16)
+    monkeypatch.setattr(posix, "default_workers", lambda: workers or 16)
+    assert unstage(target) == len(sizes)
+    assert tree(target) == {}
+
+
+def test_modes_follow_the_umask_and_staging_again_touches_nothing(capture, target):
+    old = os.umask(0o027)
+    try:
         plan = staged(capture, target)
-        before = {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")}
-        assert staged(capture, target).bytes_to_write == 0
-        assert {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")} == before
-        with pytest.raises(TargetError, match="make a new plan"):
-            stage(plan)
-
-    def test_a_file_of_ours_with_another_size_is_made_anew(self, capture, target, monkeypatch):
-        staged(capture, target)
-        before = tree(target)
-        os.truncate(target / TWIN_ROOT / "data/a.npz", 17)
-        with monkeypatch.context() as patch:  # the first attempt fails
-            patch.setattr(os, "write", failing_writes(errno.EIO))
-            with pytest.raises(TargetError):
-                stage(plan_stage(capture, target))
-        assert twin(target)["data/a.npz"] == 17
-        assert staged(capture, target).to_write.size.tolist() == [3_000_100]
-        assert tree(target) == before
-
-    def test_holes_are_filled_when_real_data_is_wanted_and_not_dug_into_it(self, capture, target):
-        plan = staged(capture, target, sparse=True)
-        file = target / TWIN_ROOT / "data/a.npz"
-        assert (plan.bytes_to_write, plan.bytes_on_disk) == (0, 0)
-        assert (file.stat().st_size, file.stat().st_blocks) == (3_000_100, 0)
-        assert staged(capture, target).bytes_to_write == 3_000_130
-        assert file.stat().st_blocks * 512 >= 3_000_100
-        assert not len(staged(capture, target, sparse=True).to_write)
-
-    def test_modes_follow_the_umask(self, capture, target):
-        old = os.umask(0o027)
-        try:
-            staged(capture, target)
-        finally:
-            os.umask(old)
-        assert {stat_modes.S_IMODE(path.stat().st_mode) for path in target.rglob("*")} == {0o640, 0o750}
-
-    def test_everything_of_ours_goes_and_nothing_else(self, capture, target):
-        assert unstage(target) == 0
-        target.mkdir()
-        (target / "mine").write_bytes(b"mine")
-        staged(capture, target)
-        (target / TWIN_ROOT / "data/mine").write_bytes(b"mine too")
-        assert (unstage(target), unstage(target)) == (3, 0)
-        assert tree(target) == {
-            "mine": b"mine",
-            TWIN_ROOT: None,
-            f"{TWIN_ROOT}/data": None,
-            f"{TWIN_ROOT}/data/mine": b"mine too",
-        }
-
-
-class TestInterrupts:
-    def test_ctrl_c_leaves_no_half_written_file(self, capture, target):
-        def interrupt(done, total):
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            stage(plan_stage(capture, target), progress=interrupt)
-        assert [path for path in (target / TWIN_ROOT).rglob("*") if path.suffix == ".part"] == []
-        staged(capture, target)
-        assert len(twin(target)) == 3
-
-    def test_a_killed_staging_is_resumed(self, tmp_path, target):
-        lengths = (5, 9 * MIB, 70_000)
-        ops = [read(file, length=length) for file, length in enumerate(lengths)]
-        capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=ops)
-        program = (
-            "import os, sys; from pathlib import Path;"
-            "from dxt_replay.replay.target.stage import plan_stage, stage;"
-            "from dxt_replay.traces.store.reader import open_capture;"
-            "plan = plan_stage(open_capture(sys.argv[1]), Path(sys.argv[2]));"
-            "stage(plan, workers=1, progress=lambda done, total: os._exit(9) if done > 3_000_000 else None)"
-        )
-        command = [sys.executable, "-c", program, str(capture.path), str(target)]
-        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 9
-        left = twin(target)
-        assert (left.pop("a"), left.pop("c")) == (5, 70_000)
-        assert [Path(name).suffix for name in left] == [".part"]
-        assert {f["state"] for f in entries(target)} == {PLANNED}
-        plan = plan_stage(capture, target)
-        assert plan.already_staged.path.to_pylist() == [f"{TWIN_ROOT}/a", f"{TWIN_ROOT}/c"]
+    finally:
+        os.umask(old)
+    assert {stat_modes.S_IMODE(path.stat().st_mode) for path in target.rglob("*")} == {0o640, 0o750}
+    before = {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")}
+    assert staged(capture, target).bytes_to_write == 0
+    assert {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")} == before
+    with pytest.raises(TargetError, match="make a new plan"):
         stage(plan)
-        assert twin(target) == dict(zip("abc", lengths, strict=True))
-        assert {f["state"] for f in entries(target)} == {WHOLE}
-
-    @pytest.mark.parametrize(
-        ("size", "found", "ours"),
-        [
-            (70_000, 0, True),
-            (70_000, 4096, True),
-            (70_000, 69_999, True),
-            (70_000, b"s", False),
-            (70_000, b"stranger", False),
-            (70_000, b"s" * 4096, False),
-            (3_000_100, b"mine", False),
-            (3_000_100, b"m" * 3_000_100, False),
-        ],
-    )
-    def test_a_file_that_was_cut_short_is_told_from_a_strangers(self, size, found, ours, tmp_path, target):
-        """`found`: bytes of the planned file that are there, or what is in its place."""
-        capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(0, length=size), read(1, length=5)])
-        staged(capture, target)
-        whole, file, manifest = tree(target), target / TWIN_ROOT / "a", target / MANIFEST_NAME
-        manifest.write_text(manifest.read_text().replace(f'"{WHOLE}"', f'"{PLANNED}"'))
-        file.write_bytes(found if isinstance(found, bytes) else file.read_bytes()[:found])
-        if ours:
-            assert staged(capture, target).to_write.path.to_pylist() == [f"{TWIN_ROOT}/a"]
-            assert tree(target) == whole
-        else:
-            with pytest.raises(TargetError, match="a exists and was not made by dxt-replay"):
-                plan_stage(capture, target)
-            assert file.read_bytes() == found
-
-    def test_a_strangers_file_that_comes_while_writing_is_not_replaced(self, tmp_path, target):
-        plan, file = plan_stage(one_read(tmp_path, SMALL_BYTES + 1), target), target / TWIN_ROOT / "a"
-        with pytest.raises(TargetError, match="not made by dxt-replay"):
-            stage(plan, progress=lambda done, total: file.write_bytes(b"mine") and None)
-        assert twin(target) == {"a": 4}
 
 
-class TestSharedTarget:
-    """Several captures in one target. `sizes`: what `check_staged` finds for each."""
-
-    @pytest.mark.parametrize(
-        ("first", "second", "files"),
-        [
-            ({"/same": 5, "/larger": 5}, {"/same": 5, "/larger": 6, "/only": 7}, 4),
-            ({"/a": 5, "/b/c": 6}, {"/a/x": 7, "/b": 8}, 4),
-        ],
-    )
-    def test_files_that_fit_are_shared_and_others_stand_beside_them(self, first, second, files, tmp_path, target):
-        captures = {}
-        for name, sizes in (("1", first), ("2", second)):
-            ops = [read(file, length=size) for file, size in enumerate(sizes.values())]
-            captures[name] = build_capture(tmp_path, name=name, files=list(sizes), ops=ops)
-            staged(captures[name], target)
-        for name, sizes in (("1", first), ("2", second)):
-            assert [os.stat(each.path).st_size for each in check_staged(captures[name], target)] == [*sizes.values()]
-            assert not len(plan_stage(captures[name], target).to_write)
-        assert unstage(target) == files
-        assert tree(target) == {}
-
-    def test_what_one_creates_is_not_what_the_other_reads(self, tmp_path, target):
-        reader = build_capture(tmp_path, name="r", files=["/a", "/b"], ops=[read(0, length=5), write(1, length=5)])
-        writer = build_capture(tmp_path, name="w", files=["/a", "/b"], ops=[write(0, length=5), read(1, length=5)])
-        places = []
-        for capture in (reader, writer, reader):
-            staged(capture, target)
-            places.append([each.path for each in check_staged(capture, target)])
-        assert places[0] == places[2]
-        assert len({*places[0], *places[1]}) == 4
-
-
-class TestCheckStaged:
-    def test_places_and_what_is_missing(self, capture, target, tmp_path):
-        with pytest.raises(TargetError, match="does not exist: run `dxt-replay stage` first"):
-            check_staged(capture, target)
-        target.mkdir()
-        with pytest.raises(TargetError, match=r"data/a\.npz is not staged: run `dxt-replay stage` first"):
-            check_staged(capture, target)
-        staged(capture, target)
-        places = check_staged(capture, target)
-        assert [(each.file_id, each.mapped) for each in places] == [(file, False) for file in range(5)]
-        assert [os.stat(places.path(file)).st_size for file in (0, 1, 3)] == [3_000_100, 30, 5000]
-        assert places.path(2) == os.fsencode(target / TWIN_ROOT / "out/model.ckpt")
-        other = build_capture(tmp_path, name="other", files=["/data/a.npz"], ops=[read(0, length=11)])
-        with pytest.raises(TargetError, match=r"a\.npz is not staged"):
-            check_staged(other, target)
-        os.truncate(target / TWIN_ROOT / "data/b/c.npz", 29)
-        with pytest.raises(TargetError, match=r"c\.npz has 29 of 30 bytes: run"):
-            check_staged(capture, target)
-        (target / TWIN_ROOT / "data/b/c.npz").unlink()
-        with pytest.raises(TargetError, match=r"c\.npz is not staged"):
-            check_staged(capture, target)
-
-    def test_mapped_files_are_not_staged_and_never_those_that_are_written(self, capture, target, tmp_path):
-        real = tmp_path / "real"
-        (real / "b").mkdir(parents=True)
-        (real / "a.npz").write_bytes(b"r" * 3_000_100)
-        (real / "b/c.npz").write_bytes(b"real")
-        (real / "index").symlink_to(real / "a.npz")
-        maps, before = [parse_map(f"/data={real}")], tree(real)
-        plan = staged(capture, target, maps=maps)
-        assert [f.path for f in plan.mapped] == [os.fsencode(real / "a.npz"), os.fsencode(real / "index")]
-        assert twin(target) == {"data/b/c.npz": 30}
-        placements = check_staged(capture, target, maps)
-        assert [p.mapped for p in placements] == [True, False, False, True, False]
-        prepare_run(target, placements)
-        unstage(target)
-        assert tree(real) == before
-        os.truncate(real / "a.npz", 3_000_099)
-        staged(capture, target, maps=[])
-        with pytest.raises(TargetError, match=r"a\.npz has 3000099 bytes, the capture reads 3000100"):
-            plan_stage(capture, target, maps=maps)
-        (real / "a.npz").unlink()
-        with pytest.raises(TargetError, match=r"a\.npz: No such file or directory; correct --map"):
-            check_staged(capture, target, maps)
-
-    def test_only_what_a_run_created_goes_before_the_next(self, capture, target):
-        staged(capture, target)
-        placements = check_staged(capture, target)
-        made = Path(os.fsdecode(placements.path(2)))
-        made.parent.rmdir()
-        assert prepare_run(target, placements) == 0
-        made.write_bytes(b"checkpoint")
-        (made.parent / "mine").write_bytes(b"mine")
-        assert prepare_run(target, check_staged(capture, target)) == 1
-        assert not made.exists()
-        assert (made.parent / "mine").read_bytes() == b"mine"
-        assert len(twin(target)) == 4
-        assert prepare_run(target / "none", placements) == 0
-
-    def test_a_strangers_file_where_the_run_would_create_one(self, capture, target):
-        stranger = target / TWIN_ROOT / "out/model.ckpt"
-        stranger.parent.mkdir(parents=True)
-        stranger.write_bytes(b"mine")
-        with pytest.raises(TargetError, match=r"model\.ckpt exists and was not made by dxt-replay"):
-            plan_stage(capture, target)
-        assert stranger.read_bytes() == b"mine"
-
-
-class TestRefusals:
-    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-    def test_a_disk_that_refuses_a_write(self, code, tmp_path, target, monkeypatch):
-        files = [f"/{i}" for i in range(6)]
-        capture = build_capture(tmp_path, files=files, ops=[read(i, length=3 * MIB) for i in range(6)])
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "write", failing_writes(code, after=10))
-            with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/.*{os.strerror(code)}"):
-                stage(plan_stage(capture, target), workers=2)
-        whole = [f for f in entries(target) if f["state"] == WHOLE]
-        assert 1 <= len(whole) <= 3
-        assert sorted(twin(target)) == sorted(Path(f["path"]).name for f in whole)
-        assert len(staged(capture, target).to_write) == 6 - len(whole)
-        assert twin(target) == {str(i): 3 * MIB for i in range(6)}
-
-    def test_a_file_that_gets_its_place_after_another_failed_is_listed(self, tmp_path, target, monkeypatch):
-        capture = build_capture(tmp_path, files=["/0", "/1"], ops=[read(i, length=300_000) for i in range(2)])
-        first_is_written, failed, rename = Event(), Event(), os.rename
-
-        def one_fails_first(source, place, **options):
-            if place == b"1":
-                assert first_is_written.wait(60)
-                failed.set()
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            if place == b"0":
-                first_is_written.set()
-                assert failed.wait(60)
-                time.sleep(0.05)  # the failure is on its way to the caller
-            rename(source, place, **options)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", one_fails_first)
-            with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/1: "):
-                stage(plan_stage(capture, target), workers=2)
-        assert twin(target) == {"0": 300_000}
-        assert [f["path"] for f in entries(target) if f["state"] == WHOLE] == [f"{TWIN_ROOT}/0"]
-
-    @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENAMETOOLONG])
-    @pytest.mark.parametrize("call", ["mkdir", "rename"])
-    def test_other_calls_that_are_refused(self, call, code, capture, target, monkeypatch):
-        target.mkdir()
-        plan = plan_stage(capture, target)
-        monkeypatch.setattr(os, call, failing(getattr(os, call), code))
-        with pytest.raises(TargetError, match=f"{target}.*{os.strerror(code)}; .*target"):
-            stage(plan)
-        assert twin(target) == {}
-
-    def test_no_room(self, capture, target, monkeypatch):
-        free_space(monkeypatch, MIB)
-        plan = plan_stage(capture, target)
-        assert plan.lines()[-1] == "Does not fit: 2.87 MiB are needed and 1.00 MiB are free, 1.87 MiB short"
-        with pytest.raises(TargetError, match=f"no room under {target}: 2.87 MiB are needed .*--sparse"):
-            stage(plan)
-        free_space(monkeypatch, 1 << 40, inodes=2)
-        with pytest.raises(TargetError, match="3 files are needed and 2 inodes free"):
+def test_a_file_of_ours_with_another_size_is_made_anew(capture, target, monkeypatch):
+    staged(capture, target)
+    before = tree(target)
+    os.truncate(target / TWIN_ROOT / "data/a.npz", 17)
+    with monkeypatch.context() as patch:  # the first attempt fails
+        patch.setattr(os, "write", failing_writes(errno.EIO))
+        with pytest.raises(TargetError):
             stage(plan_stage(capture, target))
-        assert not target.exists()
-        unknown = SimpleNamespace(f_bavail=0, f_frsize=4096, f_favail=0, f_files=0, f_blocks=0)
-        monkeypatch.setattr(os, "statvfs", lambda path: unknown)
-        plan = staged(capture, target)
-        assert (plan.room.free_bytes, plan.room.free_files, plan.shortage) == (None, None, None)
-        free_space(monkeypatch, 0)
-        assert plan_stage(capture, target).shortage is None, "what is there already needs no room"
+    assert twin(target)["data/a.npz"] == 17
+    assert staged(capture, target).to_write.size.tolist() == [3_000_100]
+    assert tree(target) == before
 
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_a_size_that_no_file_system_has(self, sparse, tmp_path, target):
-        capture = build_capture(tmp_path, files=[File("/a", size=2**63 - 1)], ops=[read(0, length=1)])
-        with pytest.raises(TargetError, match="no room" if not sparse else f"cannot write {target}"):
-            stage(plan_stage(capture, target, sparse=sparse))
-        assert not target.exists() or twin(target) == {}
 
-    @pytest.mark.parametrize(
-        ("where", "message"),
-        [
-            ("file", "file"),
-            ("file/deeper", "file"),
-            ("circle", "circle"),
-            ("/proc/dxt-replay-test/x", "cannot make the target /proc/"),
-            ("a\0b", "is not a path"),
-        ],
+def test_holes_are_filled_when_real_data_is_wanted_and_not_dug_into_it(capture, target):
+    plan = staged(capture, target, sparse=True)
+    file = target / TWIN_ROOT / "data/a.npz"
+    assert (plan.bytes_to_write, plan.bytes_on_disk) == (0, 0)
+    assert (file.stat().st_size, file.stat().st_blocks) == (3_000_100, 0)
+    assert staged(capture, target).bytes_to_write == 3_000_130
+    assert file.stat().st_blocks * 512 >= 3_000_100
+    assert not len(staged(capture, target, sparse=True).to_write)
+
+
+def test_everything_of_ours_goes_and_nothing_else(capture, target):
+    assert unstage(target) == 0
+    target.mkdir()
+    (target / "mine").write_bytes(b"mine")
+    staged(capture, target)
+    (target / TWIN_ROOT / "data/mine").write_bytes(b"mine too")
+    assert (unstage(target), unstage(target)) == (3, 0)
+    folders = dict.fromkeys((TWIN_ROOT, f"{TWIN_ROOT}/data"))
+    assert tree(target) == folders | {"mine": b"mine", f"{TWIN_ROOT}/data/mine": b"mine too"}
+
+
+def test_ctrl_c_leaves_no_half_written_file(capture, target):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stage(plan_stage(capture, target), progress=interrupt)
+    assert [path for path in (target / TWIN_ROOT).rglob("*") if path.suffix == ".part"] == []
+    staged(capture, target)
+    assert len(twin(target)) == 3
+
+
+def test_a_killed_staging_is_resumed(tmp_path, target):
+    lengths = (5, 9 * MIB, 70_000)
+    ops = [read(file, length=length) for file, length in enumerate(lengths)]
+    capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=ops)
+    program = (
+        "import os, sys; from dxt_replay import open_capture;"
+        "from dxt_replay.replay.target.stage import plan_stage, stage;"
+        "plan = plan_stage(open_capture(sys.argv[1]), sys.argv[2]);"
+        "stage(plan, workers=1, progress=lambda done, total: os._exit(9) if done > 3_000_000 else None)"
     )
-    def test_a_target_that_cannot_be(self, where, message, capture, tmp_path):
-        (tmp_path / "file").write_bytes(b"mine")
-        (tmp_path / "circle").symlink_to(tmp_path / "circle")
-        with pytest.raises(TargetError, match=message):
-            stage(plan_stage(capture, tmp_path / where))
-        assert (tmp_path / "file").read_bytes() == b"mine"
+    command = [sys.executable, "-c", program, str(capture.path), str(target)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 9
+    left = twin(target)
+    assert (left.pop("a"), left.pop("c")) == (5, 70_000)
+    assert [Path(name).suffix for name in left] == [".part"]
+    assert {f["state"] for f in entries(target)} == {PLANNED}
+    plan = plan_stage(capture, target)
+    assert plan.already_staged.path.to_pylist() == [f"{TWIN_ROOT}/a", f"{TWIN_ROOT}/c"]
+    stage(plan)
+    assert twin(target) == dict(zip("abc", lengths, strict=True))
+    assert {f["state"] for f in entries(target)} == {WHOLE}
+
+
+@pytest.mark.parametrize(
+    ("size", "found", "ours"),
+    [
+        *((70_000, cut, True) for cut in (0, 4096, 69_999)),
+        *((70_000, bytes_, False) for bytes_ in (b"s", b"stranger", b"s" * 4096)),
+        *((3_000_100, b"m" * size, False) for size in (4, 3_000_100)),
+    ],
+)
+def test_a_file_that_was_cut_short_is_told_from_a_strangers(size, found, ours, tmp_path, target):
+    """`found`: bytes of the planned file that are there, or what is in its place."""
+    capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(0, length=size), read(1, length=5)])
+    staged(capture, target)
+    whole, file, manifest = tree(target), target / TWIN_ROOT / "a", target / MANIFEST_NAME
+    manifest.write_text(manifest.read_text().replace(f'"{WHOLE}"', f'"{PLANNED}"'))
+    file.write_bytes(found if isinstance(found, bytes) else file.read_bytes()[:found])
+    if ours:
+        assert staged(capture, target).to_write.path.to_pylist() == [f"{TWIN_ROOT}/a"]
+        assert tree(target) == whole
+    else:
+        with pytest.raises(TargetError, match="a exists and was not made by dxt-replay"):
+            plan_stage(capture, target)
+        assert file.read_bytes() == found
+
+
+def test_a_strangers_file_that_comes_while_writing_is_not_replaced(tmp_path, target):
+    plan, file = plan_stage(one_read(tmp_path, SMALL_BYTES + 1), target), target / TWIN_ROOT / "a"
+    with pytest.raises(TargetError, match="not made by dxt-replay"):
+        stage(plan, progress=lambda done, total: file.write_bytes(b"mine") and None)
+    assert twin(target) == {"a": 4}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"/same": 5, "/larger": 5}, {"/same": 5, "/larger": 6, "/only": 7}),
+        ({"/a": 5, "/b/c": 6}, {"/a/x": 7, "/b": 8}),
+    ],
+)
+def test_files_that_fit_are_shared_and_others_stand_beside_them(first, second, tmp_path, target):
+    captures = []
+    for name, sizes in (("1", first), ("2", second)):
+        ops = [read(file, length=size) for file, size in enumerate(sizes.values())]
+        captures.append((build_capture(tmp_path, name=name, files=list(sizes), ops=ops), sizes))
+        staged(captures[-1][0], target)
+    for capture, sizes in captures:
+        assert [os.stat(each.path).st_size for each in check_staged(capture, target)] == [*sizes.values()]
+        assert not len(plan_stage(capture, target).to_write)
+    assert unstage(target) == 4
+    assert tree(target) == {}
+
+
+def test_what_one_creates_is_not_what_the_other_reads(tmp_path, target):
+    reader = build_capture(tmp_path, name="r", files=["/a", "/b"], ops=[read(0, length=5), write(1, length=5)])
+    writer = build_capture(tmp_path, name="w", files=["/a", "/b"], ops=[write(0, length=5), read(1, length=5)])
+    places = []
+    for capture in (reader, writer, reader):
+        staged(capture, target)
+        places.append([each.path for each in check_staged(capture, target)])
+    assert places[0] == places[2]
+    assert len({*places[0], *places[1]}) == 4
+
+
+def test_places_and_what_is_missing(capture, target, tmp_path):
+    with pytest.raises(TargetError, match="does not exist: run `dxt-replay stage` first"):
+        check_staged(capture, target)
+    target.mkdir()
+    with pytest.raises(TargetError, match=r"data/a\.npz is not staged: run `dxt-replay stage` first"):
+        check_staged(capture, target)
+    staged(capture, target)
+    places = check_staged(capture, target)
+    assert [(each.file_id, each.mapped) for each in places] == [(file, False) for file in range(5)]
+    assert [os.stat(places.path(file)).st_size for file in (0, 1, 3)] == [3_000_100, 30, 5000]
+    assert places.path(2) == os.fsencode(target / TWIN_ROOT / "out/model.ckpt")
+    other = build_capture(tmp_path, name="other", files=["/data/a.npz"], ops=[read(0, length=11)])
+    with pytest.raises(TargetError, match=r"a\.npz is not staged"):
+        check_staged(other, target)
+    os.truncate(target / TWIN_ROOT / "data/b/c.npz", 29)
+    with pytest.raises(TargetError, match=r"c\.npz has 29 of 30 bytes: run"):
+        check_staged(capture, target)
+    (target / TWIN_ROOT / "data/b/c.npz").unlink()
+    with pytest.raises(TargetError, match=r"c\.npz is not staged"):
+        check_staged(capture, target)
+
+
+def test_mapped_files_are_not_staged_and_never_those_that_are_written(capture, target, tmp_path):
+    real = tmp_path / "real"
+    (real / "b").mkdir(parents=True)
+    (real / "a.npz").write_bytes(b"r" * 3_000_100)
+    (real / "b/c.npz").write_bytes(b"real")
+    (real / "index").symlink_to(real / "a.npz")
+    maps, before = [parse_map(f"/data={real}")], tree(real)
+    plan = staged(capture, target, maps=maps)
+    assert [f.path for f in plan.mapped] == [os.fsencode(real / "a.npz"), os.fsencode(real / "index")]
+    assert twin(target) == {"data/b/c.npz": 30}
+    placements = check_staged(capture, target, maps)
+    assert [p.mapped for p in placements] == [True, False, False, True, False]
+    prepare_run(target, placements)
+    unstage(target)
+    assert tree(real) == before
+    os.truncate(real / "a.npz", 3_000_099)
+    staged(capture, target, maps=[])
+    with pytest.raises(TargetError, match=r"a\.npz has 3000099 bytes, the capture reads 3000100"):
+        plan_stage(capture, target, maps=maps)
+    (real / "a.npz").unlink()
+    with pytest.raises(TargetError, match=r"a\.npz: No such file or directory; correct --map"):
+        check_staged(capture, target, maps)
+
+
+def test_only_what_a_run_created_goes_before_the_next(capture, target):
+    staged(capture, target)
+    placements = check_staged(capture, target)
+    made = Path(os.fsdecode(placements.path(2)))
+    made.parent.rmdir()
+    assert prepare_run(target, placements) == 0
+    made.write_bytes(b"checkpoint")
+    (made.parent / "mine").write_bytes(b"mine")
+    assert prepare_run(target, check_staged(capture, target)) == 1
+    assert not made.exists()
+    assert (made.parent / "mine").read_bytes() == b"mine"
+    assert len(twin(target)) == 4
+    assert prepare_run(target / "none", placements) == 0
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_refuses_a_write(code, tmp_path, target, monkeypatch):
+    files = [f"/{i}" for i in range(6)]
+    capture = build_capture(tmp_path, files=files, ops=[read(i, length=3 * MIB) for i in range(6)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing_writes(code, after=10))
+        with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/.*{os.strerror(code)}"):
+            stage(plan_stage(capture, target), workers=2)
+    whole = [f for f in entries(target) if f["state"] == WHOLE]
+    assert 1 <= len(whole) <= 3
+    assert sorted(twin(target)) == sorted(Path(f["path"]).name for f in whole)
+    assert len(staged(capture, target).to_write) == 6 - len(whole)
+    assert twin(target) == {str(i): 3 * MIB for i in range(6)}
+
+
+def test_a_file_that_gets_its_place_after_another_failed_is_listed(tmp_path, target, monkeypatch):
+    capture = build_capture(tmp_path, files=["/0", "/1"], ops=[read(i, length=300_000) for i in range(2)])
+    first_is_written, failed, rename = Event(), Event(), os.rename
+
+    def one_fails_first(source, place, **options):
+        if place == b"1":
+            assert first_is_written.wait(60)
+            failed.set()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if place == b"0":
+            first_is_written.set()
+            assert failed.wait(60)
+            time.sleep(0.05)  # the failure is on its way to the caller
+        rename(source, place, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", one_fails_first)
+        with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/1: "):
+            stage(plan_stage(capture, target), workers=2)
+    assert twin(target) == {"0": 300_000}
+    assert [f["path"] for f in entries(target) if f["state"] == WHOLE] == [f"{TWIN_ROOT}/0"]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENAMETOOLONG])
+@pytest.mark.parametrize("call", ["mkdir", "rename"])
+def test_other_calls_that_are_refused(call, code, capture, target, monkeypatch):
+    target.mkdir()
+    plan = plan_stage(capture, target)
+    monkeypatch.setattr(os, call, failing(getattr(os, call), code))
+    with pytest.raises(TargetError, match=f"{target}.*{os.strerror(code)}; .*target"):
+        stage(plan)
+    assert twin(target) == {}
+
+
+def test_no_room(capture, target, monkeypatch):
+    free_space(monkeypatch, MIB)
+    plan = plan_stage(capture, target)
+    assert plan.lines()[-1] == "Does not fit: 2.87 MiB are needed and 1.00 MiB are free, 1.87 MiB short"
+    with pytest.raises(TargetError, match=f"no room under {target}: 2.87 MiB are needed .*--sparse"):
+        stage(plan)
+    free_space(monkeypatch, 1 << 40, inodes=2)
+    with pytest.raises(TargetError, match="3 files are needed and 2 inodes free"):
+        stage(plan_stage(capture, target))
+    assert not target.exists()
+    unknown = SimpleNamespace(f_bavail=0, f_frsize=4096, f_favail=0, f_files=0, f_blocks=0)
+    monkeypatch.setattr(os, "statvfs", lambda path: unknown)
+    plan = staged(capture, target)
+    assert (plan.room.free_bytes, plan.room.free_files, plan.shortage) == (None, None, None)
+    free_space(monkeypatch, 0)
+    assert plan_stage(capture, target).shortage is None, "what is there already needs no room"
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_size_that_no_file_system_has(sparse, tmp_path, target):
+    capture = build_capture(tmp_path, files=[File("/a", size=2**63 - 1)], ops=[read(0, length=1)])
+    with pytest.raises(TargetError, match="no room" if not sparse else f"cannot write {target}"):
+        stage(plan_stage(capture, target, sparse=sparse))
+    assert not target.exists() or twin(target) == {}
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        *((place, place.partition("/")[0]) for place in ("file", "file/deeper", "circle")),
+        ("/proc/dxt-replay-test/x", "cannot make the target /proc/"),
+        ("a\0b", "is not a path"),
+    ],
+)
+def test_a_target_that_cannot_be(where, message, capture, tmp_path):
+    (tmp_path / "file").write_bytes(b"mine")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(TargetError, match=message):
+        stage(plan_stage(capture, tmp_path / where))
+    assert (tmp_path / "file").read_bytes() == b"mine"

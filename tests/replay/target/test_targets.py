@@ -1,4 +1,4 @@
-"""What every target does, by one contract, and what is a directory's own."""
+"""What every target does, by one contract; what is a directory's own, and an object store's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import errno
 import os
 import resource
 import signal
+import socket
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.target import _small_files, objects
+from dxt_replay.replay.target import _small_files, object_store, objects
 from dxt_replay.replay.target.content import BLOCK_BYTES, Content, noise_block
 from dxt_replay.replay.target.manifest import MANIFEST_NAME, PLANNED, WHOLE, read_manifest
 from dxt_replay.replay.target.path_columns import column
@@ -156,7 +156,7 @@ class TargetContract:
         stage(plan)
         with open_target(where) as target:
             sizes = dict(zip(plan.to_write.path.to_pylist(), plan.to_write.size.tolist(), strict=True))
-            assert {path: len(held(target, path) or b"") for path in sizes} == sizes
+            assert {path: len(held(target, path)) for path in sizes} == sizes
             states = read_manifest(target).files["state"].to_pylist()
             assert (states.count(WHOLE), states.count(PLANNED)) == (4, 0)
             base = target.base
@@ -165,22 +165,13 @@ class TargetContract:
         assert (len(again.to_write), len(again.already_staged)) == (0, 4)
         with pytest.raises(TargetError, match="changed after the plan was made"):
             stage(plan)
-        assert unstage(where) == 4
-        with open_target(where) as target:
-            assert (list(target.list()), held(target, MANIFEST_NAME)) == ([], None)
-
-    def test_the_function_and_the_command_take_what_opens_it(self, where, tmp_path):
-        capture = build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=9)])
-        if isinstance(where, Path):
-            where.mkdir(parents=True)
-        assert dxt_replay.stage(capture.path, where).plan.bytes_to_write == 9
-        with open_target(where) as target:
-            assert len(held(target, f"{TWIN_ROOT}/d/a") or b"") == 9
-        assert dxt_replay.unstage(where) == 1
-        for more in ((), ("--remove",)):
-            assert main(["stage", str(capture.path), "--target", str(where), *more]) == 0
+        for remove in (unstage, lambda where: main(["stage", str(capture.path), "--target", str(where), "--remove"])):
+            assert remove(where) == (4 if remove is unstage else 0)
             with open_target(where) as target:
-                assert (held(target, f"{TWIN_ROOT}/d/a") is None) == bool(more)
+                assert (list(target.list()), held(target, MANIFEST_NAME)) == ([], None)
+            if remove is unstage:
+                assert dxt_replay.stage(capture.path, where).plan.bytes_to_write == MIB + 14
+                assert main(["stage", str(capture.path), "--target", str(where)]) == 0
 
 
 class TestDirectory(TargetContract):
@@ -303,3 +294,53 @@ def test_compiled_calls_do_not_reach_beyond_their_arrays(tmp_path):
     finally:
         os.close(fd)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_that_no_replay_makes_in_a_test():
+    pytest.importorskip("obstore")
+    with ObjectServer().running() as server:
+        client = object_store.parse_object_url(server.url()).client()
+        assert [object_store.create(client, "lock"), object_store.create(client, "lock")] == [True, False]
+        server.refused["PUT", "other"] = 403
+        with pytest.raises(PermissionError):
+            object_store.create(client, "other")
+        server.objects["empty"] = b""
+        assert object_store.read_range(client, "empty", 0, memoryview(bytearray(9))) == 0
+        server.objects.update({f"{folder}/{number}": b"" for folder in ("a", "a-b", "c") for number in range(8)})
+        assert sorted(object_store.keys_below(client, "a/")) == [f"a/{number}" for number in range(8)]
+        assert len(list(object_store.keys_below(client, ""))) == 2 + 24, "all pages of a list"
+
+
+def test_a_server_that_is_silent_is_a_timeout():
+    obstore = pytest.importorskip("obstore")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = obstore.store.S3Store(
+            "bucket",
+            endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}",
+            region="us-east-1",
+            skip_signature=True,
+            client_options={"allow_http": True, "timeout": "100ms"},
+            retry_config={"max_retries": 0},
+        )
+        with pytest.raises(obstore.exceptions.GenericError) as caught:
+            obstore.head(client, "x")
+    assert object_store.request_error(caught.value, "x").errno == errno.ETIMEDOUT
+
+
+def test_a_plain_endpoint_of_the_environment_is_used(monkeypatch):
+    pytest.importorskip("obstore")
+    with ObjectServer().running() as server:
+        server.objects["some/key"] = b"12345"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        client = object_store.parse_object_url("s3://bucket/some?region=us-east-1&skip_signature=true").client()
+        assert object_store.size_of(client, "some/key") == 5
+
+
+@pytest.mark.parametrize(
+    "options", ["", "?endpoint=http://host:9000/base&region=eu-west-1&skip_signature=true&opens=none"]
+)
+@pytest.mark.parametrize("place", ["s3://bucket", "s3://bucket/a/b"])
+def test_a_url_names_the_same_place_again(place, options):
+    url = place + options + ("&part_size=16777216" if options else "")
+    found = object_store.parse_object_url(url)
+    assert (found.url, object_store.parse_object_url(found.url)) == (url, found)
