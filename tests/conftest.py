@@ -54,7 +54,7 @@ GROUPS = {
         "profiler_merge/clocks/test_alignment.py",
         "profiler_merge/darshan/test_damaged.py",
         "profiler_merge/export",
-        "profiler_merge/test_counted_times.py",
+        "profiler_merge/test_counted.py",
         "profiler_merge/profiles/test_kineto.py::test_real_files",
         "profiler_merge/profiles/test_torch_spans.py::test_gpu_times_of_real_files",
         "profiler_merge/profiles/test_torch_spans.py::test_real_captures",

@@ -1,14 +1,10 @@
 """What `recording` writes in a job, under stand-ins of the frameworks; recordings of real ones are in test_marks.py."""
 
-from __future__ import annotations
-
 import os
+import resource
 import shutil
-import signal
 import subprocess
 import sys
-from collections import Counter
-from pathlib import Path
 from textwrap import dedent
 
 import numpy as np
@@ -16,7 +12,6 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge import recording as module
-from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
 from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.marks import MARK, read_process, training_loop
@@ -113,10 +108,10 @@ STAND_INS = {
 }
 
 
-def job(folder: Path, text: str, *, before: str = "", status: int = 0, **limits: object) -> list[Path]:
+def job(folder, text, *, before="", status=0, **limits):
     """Run a program beside a copy of recording.py and stand-ins of frameworks, in Python without any package.
 
-    before: what runs before `recording` is imported."""
+    before: what runs before `recording` is imported. Returns the files of marks, and what the job printed as error."""
     shutil.copy(PACKAGE / "profiler_merge" / "recording.py", folder)
     for name, content in STAND_INS.items():
         place = folder / f"{name}.py"
@@ -125,10 +120,14 @@ def job(folder: Path, text: str, *, before: str = "", status: int = 0, **limits:
     (folder / "job.py").write_text(dedent(before) + dedent(PROGRAM) + dedent(text), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in module.RANK_VARIABLES}
     command = [sys.executable, "-S", "job.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment, **limits)  # type: ignore[call-overload]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment, **limits)
     assert done.returncode == status, done.stderr
-    (folder / "stderr").write_text(done.stderr, encoding="utf-8")
-    return sorted(folder.glob("p/*.marks"))
+    return sorted(folder.glob("p/*.marks")), done.stderr
+
+
+def count(path, name):
+    """The records of a kind."""
+    return int((read_process(path).rows["kind"] == getattr(module, name.upper())).sum())
 
 
 CLOCK = """
@@ -173,210 +172,159 @@ GPU = """
 """
 
 
-def loop_of(folder: Path) -> SteadyLoop:
-    """The training loop of the marks of a job."""
-    found = dxt_replay.summary(merge((), find_profiles(folder / "p"), folder / "a.capture").capture)
-    assert found.loop is not None
-    return found.loop
-
-
-def test_a_gpu_that_works_while_the_loop_waits_for_its_batch(tmp_path: Path) -> None:
-    """Of each 60 ms the loop waits 40 for its batch, and in the first 25 of these the GPU works, 45 ms in all.
-
-    The loop begins with a wait in which the GPU has nothing to do, and ends 20 ms after the last batch."""
-    job(tmp_path, GPU + "    train(20, 40, 45, 20); sleep(100)", before=CLOCK)
-    loop = loop_of(tmp_path)
-    assert (loop.steps, loop.gpu_behind_steps, loop.compute_at_most) == (20, 20, True)
-    assert loop.loop_s == pytest.approx(1.2)
-    assert loop.compute_pct == pytest.approx(100 * (19 * 45 + 20) / 1200)
-    assert loop.input_wait_pct == pytest.approx(100 * (40 + 19 * 15) / 1200)
-
-
-def test_gaps_between_kernels_make_the_time_of_a_gpu_an_upper_bound(tmp_path: Path) -> None:
-    """The GPU works 1 of 12 ms, and its timing events lie 10 ms apart: it had to wait for the program."""
-    job(tmp_path, GPU + "    train(20, 2, 1, 10); sleep(100)", before=CLOCK)
-    loop = loop_of(tmp_path)
-    assert (loop.steps, loop.gpu_behind_steps, loop.compute_at_most) == (20, 0, True)
-    assert loop.compute_pct == pytest.approx(100 * 10 / 12)
-    used = f"at most {100 * 10 / 12:.1f} % of the training, with the gaps between the kernels of a step"
-    capture = dxt_replay.open_capture(tmp_path / "a.capture")
-    rows = [row for section in summary_sections(dxt_replay.summary(capture), None) for row in section.rows]
-    assert ("compute", used) in rows
-    assert ("GPU had work left", "at the end of 0 steps") in rows
-
-
-def test_a_step_whose_time_on_the_gpu_was_not_read_counts_whole(tmp_path: Path) -> None:
-    """The last steps of a job that is killed: as many as must not be waited for."""
-    text = "    train(5, 2, 1, 10); os.kill(os.getpid(), signal.SIGKILL)"
-    (path,) = job(tmp_path, GPU + text, before=CLOCK, status=-signal.SIGKILL)
-    assert counts(path)["device"] == 3
-    assert loop_of(tmp_path).compute_pct == pytest.approx(100 * 10 / 12)
-
-
-def test_a_forked_process_leaves_the_gpu_of_its_parent_alone(tmp_path: Path) -> None:
-    text = """
-    train(3, 2, 1, 10)
-    import recording
-    if os.fork() == 0:
-        mark(0)
-        recording._ends()
-        os._exit(0)
-    os.wait()
-    """
-    devices = sorted(counts(path)["device"] for path in job(tmp_path, GPU + text, before=CLOCK))
-    assert devices == [0, 3]
-
-
-def test_an_evaluation_has_no_part_in_the_use_of_the_gpu(tmp_path: Path) -> None:
-    text = """
-    train(10, 10, 8, 6)
+OF_GPU = {
+    # Of each 60 ms the loop waits 40 for its batch, and in the first 25 of these the GPU works, 45 ms in all. The loop
+    # begins with a wait in which the GPU has nothing to do, and ends 20 ms after the last batch.
+    "train(20, 40, 45, 20); sleep(100)": {
+        "steps": 20, "gpu_behind_steps": 20, "compute_at_most": True, "loop_s": 1.2,
+        "compute_pct": 100 * (19 * 45 + 20) / 1200, "input_wait_pct": 100 * (40 + 19 * 15) / 1200,
+    },
+    # The GPU works 1 of 12 ms, and its timing events lie 10 ms apart: it had to wait for the program.
+    "train(20, 2, 1, 10); sleep(100)": {
+        "steps": 20, "gpu_behind_steps": 0, "compute_at_most": True, "compute_pct": 100 * 10 / 12,
+    },
+    # A job that is killed: the times of the last steps, as many as must not be waited for, were not read.
+    "train(5, 2, 1, 10); os.kill(os.getpid(), 9)": {"steps": 5, "compute_pct": 100 * 10 / 12},
+    # An evaluation has no part in the use of the GPU.
+    """train(10, 10, 8, 6)
     step, optimizer.step = optimizer.step, lambda: None
     train(20, 1, 30, 30)
     optimizer.step = step
     train(10, 10, 8, 6); sleep(100)
-    """
-    job(tmp_path, GPU + text, before=CLOCK)
-    loop = loop_of(tmp_path)
-    assert (loop.steps, loop.evaluations, loop.evaluation_s) == (20, 1, pytest.approx(0.62))
-    assert loop.compute_pct == pytest.approx(100 * (8 * 18 + 6 * 2) / 320)
+    """: {
+        "steps": 20, "evaluations": 1, "evaluation_s": 0.62, "compute_pct": 100 * (8 * 18 + 6 * 2) / 320,
+    },
+}  # fmt: skip
 
 
-def counts(path: Path) -> Counter[str]:
-    return Counter(module.KINDS[kind] for kind in read_process(path).rows["kind"])
+@pytest.mark.parametrize("text", OF_GPU)
+def test_times_of_a_gpu(tmp_path, text):
+    """Of the marks of a job, as a summary shows them."""
+    killed = "kill" in text
+    ((path,), _) = job(tmp_path, f"{GPU}    {text}", before=CLOCK, status=-9 if killed else 0)
+    capture = dxt_replay.open_capture(merge((), find_profiles(tmp_path / "p"), tmp_path / "a.capture").capture)
+    summary = dxt_replay.summary(capture)
+    assert {name: getattr(summary.loop, name) for name in OF_GPU[text]} == pytest.approx(OF_GPU[text])
+    assert not killed or count(path, "device") == 3
+    if summary.loop.gpu_behind_steps == 0 and not killed:
+        rows = [row for section in summary_sections(summary, None) for row in section.rows]
+        used = f"at most {100 * 10 / 12:.1f} % of the training, with the gaps between the kernels of a step"
+        assert {("compute", used), ("GPU had work left", "at the end of 0 steps")} <= set(rows)
 
 
-def test_a_loop_without_a_line_in_it(tmp_path: Path) -> None:
-    (path,) = job(tmp_path, "run(5); run(3, train=False); run(5)")
-    loop = training_loop(read_process(path))
-    assert (len(loop.begin), len(loop.steps)) == (13, 10)
-    assert len(loop.evaluations) == 1
-    assert loop.workers.tolist() == [0] * 13
-    assert (loop.steps[1:, 0] >= loop.steps[:-1, 1]).all()
+FORK = "if os.fork() == 0:\n    {}; os._exit(0)\nos.wait()"
+FETCHES = """
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+step = Function(OwnedIterator._next_internal)
+"""
+WHOLE = {"take_end": [6], "optimizer": [6], "pass_end": [1]}
 
 
-def test_loops_without_an_optimizer_and_loops_that_are_left(tmp_path: Path) -> None:
-    """Without an optimizer every batch is a step; a loop that is left has its last step."""
-    (path,) = job(tmp_path, "run(5, train=False); run(3, train=False)")
-    loop = training_loop(read_process(path))
-    assert (len(loop.steps), len(loop.evaluations)) == (8, 0)
-    path.unlink()
-    text = """
-        loader = data._SingleProcessDataLoaderIter(range(9))
-        for number in range(4):
-            data._SingleProcessDataLoaderIter.__next__(loader); optimizer.step()
-    """
-    (path,) = job(tmp_path, text)
-    assert len(training_loop(read_process(path)).steps) == 4
-
-
+# What runs, its exit status, and how many records of a kind each process has.
 @pytest.mark.parametrize(
-    ("end", "status"),
+    ("text", "status", "found"),
     [
-        ("os._exit(7)", 7),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("raise RuntimeError", 1),
-    ],
-)
-def test_marks_are_whole_whatever_ends_the_process(tmp_path: Path, end: str, status: int) -> None:
-    (path,) = job(tmp_path, f"run(6); {end}", status=status)
-    found = counts(path)
-    assert (found["take_end"], found["optimizer"], found["pass_end"]) == (6, 6, 1)
-
-
-def test_a_forked_process_has_marks_of_its_own(tmp_path: Path) -> None:
-    one, other = job(tmp_path, "run(2)\nif os.fork() == 0:\n    run(3); os._exit(0)\nos.wait()")
-    assert sorted(counts(path)["take_end"] for path in (one, other)) == [2, 3]
-
-
-def test_a_full_disk_ends_the_marks_and_not_the_job(tmp_path: Path) -> None:
-    import resource
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (module.HEADER_BYTES + module.SEGMENT, -1))
-
-    (path,) = job(tmp_path, "run(5000); print('done')", preexec_fn=limit)
-    assert "no further marks" in (tmp_path / "stderr").read_text(encoding="utf-8")
-    assert int(read_process(path).rows["kind"].astype(bool).sum()) > 2000
-
-
-def test_a_name_that_cannot_be_a_folder_is_said_once(tmp_path: Path) -> None:
-    (tmp_path / "p").write_text("", encoding="utf-8")
-    assert job(tmp_path, "run(3)") == []
-    assert (tmp_path / "stderr").read_text(encoding="utf-8").count("no further marks") == 1
-
-
-def test_where_files_cannot_be_mapped_marks_are_written(tmp_path: Path) -> None:
-    text = """
-        import recording
-        recording._mapped = lambda name, at: None
-        recording._file.views.clear()
-        run(4)
-    """
-    (path,) = job(tmp_path, text)
-    assert counts(path)["take_end"] == 4
-
-
-def test_no_descriptor_is_kept_that_a_program_may_reuse(tmp_path: Path) -> None:
-    """A program that closes all descriptors, as a daemon does, and opens its data under their numbers."""
-    text = """
+        # Marks are whole whatever ends the process.
+        ("run(6); os._exit(7)", 7, WHOLE),
+        ("run(6); os.kill(os.getpid(), signal.SIGTERM)", -15, WHOLE),
+        ("run(6); os.kill(os.getpid(), signal.SIGKILL)", -9, WHOLE),
+        ("run(6); raise RuntimeError", 1, WHOLE),
+        # A forked process has marks of its own, and leaves the GPU of its parent alone.
+        ("run(2)\n" + FORK.format("run(3)"), 0, {"take_end": [2, 3]}),
+        (GPU + "    train(3, 2, 1, 10)\n    import recording\n"
+         "    if os.fork() == 0: mark(0); recording._ends(); os._exit(0)\n    os.wait()", 0, {"device": [0, 3]}),
+        # Where files cannot be mapped, records are written.
+        ("import recording; recording._mapped = lambda name, at: None; recording._file.views.clear(); run(4)", 0,
+         {"take_end": [4]}),
+        # A program that closes all descriptors, as a daemon does, and opens its data under their numbers.
+        ("""
         run(5000)
         os.closerange(3, 256)
         files = [os.open(f"data{number}", os.O_RDWR | os.O_CREAT) for number in range(20)]
         from recording import anchors
         anchors(); run(5000); anchors()
         sys.exit(any(os.fstat(each).st_size for each in files) or len(os.listdir("/proc/self/fd")) > 25)
-    """
-    (path,) = job(tmp_path, text)
-    assert counts(path)["take_end"] == 10_000
-
-
-def test_beyond_the_bound_steps_are_sums(tmp_path: Path) -> None:
-    """As after 64 MiB of marks: here the bound is one segment, and a minute has passed with each sum."""
-    text = "import recording; recording.WHOLE_BYTES = 0; recording._MINUTE_NS = 0; run(9000)"
-    (path,) = job(tmp_path, text)
-    rows = read_process(path).rows
-    takes = rows[rows["kind"] == module.TAKE]
-    sums = rows[rows["kind"] == module.SUM]
-    whole = int((rows["kind"] == module.TAKE_END).sum())
-    assert len(takes) < 4000
-    assert whole + int(sums["number"].sum()) == 9000
-    assert (sums["cpu"] >= 0).all()
-
-
-def test_explicit_steps_and_phases(tmp_path: Path) -> None:
-    text = """
+        """, 0, {"take_end": [10_000]}),
+        # Steps and phases of the program's own. After the limit nothing is marked.
+        ("""
         with recording("p") as r:
             for _ in range(3):
                 with r.step(): pass
             with r.evaluation(), r.checkpoint(): pass
-        with recording("p", steps=2) as r:  # after the limit nothing is marked
+        """, 0, {"step": [3], "step_end": [3], "evaluation": [1], "checkpoint_end": [1]}),
+        ("""
+        with recording("p", steps=2) as r:
             for _ in range(5):
                 with r.step(): pass
-    """
-    first, second = map(counts, job(tmp_path, text))
-    assert [first[name] for name in ("step", "step_end", "evaluation", "checkpoint_end")] == [3, 3, 1, 1]
-    assert second["step_end"] == 2
+        """, 0, {"step_end": [2]}),
+        # A fetch of a compiled function that finds no more data has no end.
+        (FETCHES + "batches = OwnedIterator(range(3))\ntry:\n while True: step(batches)\nexcept StopIteration: pass",
+         0, {"fetch": [4], "fetch_end": [3]}),
+    ],
+)  # fmt: skip
+def test_records_of_each_process(tmp_path, text, status, found):
+    paths, _ = job(tmp_path, text, before=CLOCK if "train(" in text else "", status=status)
+    assert {name: sorted(count(path, name) for path in paths) for name in found} == found
 
 
-FETCHES = """
-    import time
-    from tensorflow.python.data.ops.iterator_ops import OwnedIterator
-    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
-    step = Function(OwnedIterator._next_internal)
-"""
+@pytest.mark.parametrize(
+    ("text", "batches", "steps", "evaluations"),
+    [
+        # Not a line in the loop.
+        ("run(5); run(3, train=False); run(5)", 13, 10, 1),
+        # Without an optimizer every batch is a step.
+        ("run(5, train=False); run(3, train=False)", 8, 8, 0),
+        # A loop that is left has its last step.
+        ("""
+        loader = data._SingleProcessDataLoaderIter(range(9))
+        for number in range(4):
+            data._SingleProcessDataLoaderIter.__next__(loader); optimizer.step()
+        """, 4, 4, 0),
+    ],
+)  # fmt: skip
+def test_a_loop_of_pytorch(tmp_path, text, batches, steps, evaluations):
+    ((path,), _) = job(tmp_path, text)
+    loop = training_loop(read_process(path))
+    assert (len(loop.begin), len(loop.steps), len(loop.evaluations)) == (batches, steps, evaluations)
+    assert loop.workers.tolist() == [0] * batches
+    assert (loop.steps[1:, 0] >= loop.steps[:-1, 1]).all()
 
 
-def test_fetches_of_a_compiled_function_are_read_after_each_call(tmp_path: Path) -> None:
+def test_a_failure_ends_the_marks_and_not_the_job_and_is_said_once(tmp_path):
+    """A full disk, and a name that cannot be a folder."""
+    limits = module.HEADER_BYTES + module.SEGMENT, -1
+    of_disk = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)}
+    ((path,), said) = job(tmp_path, "run(5000); print('done')", **of_disk)
+    assert said.count("no further marks") == 1
+    assert int(read_process(path).rows["kind"].astype(bool).sum()) > 2000
+    (other := tmp_path / "other").mkdir()
+    (other / "p").touch()
+    paths, said = job(other, "run(3)")
+    assert (paths, said.count("no further marks")) == ([], 1)
+
+
+def test_beyond_the_bound_steps_are_sums(tmp_path):
+    """As after 64 MiB of marks: here the bound is one segment, and a minute has passed with each sum."""
+    text = "import recording; recording.WHOLE_BYTES = 0; recording._MINUTE_NS = 0; run(9000)"
+    ((path,), _) = job(tmp_path, text)
+    rows = read_process(path).rows
+    sums = rows[rows["kind"] == module.SUM]
+    assert count(path, "take") < 4000
+    assert count(path, "take_end") + int(sums["number"].sum()) == 9000
+    assert (sums["cpu"] >= 0).all()
+
+
+def test_fetches_of_a_compiled_function_are_read_after_each_call(tmp_path):
     """The process is killed in its fourth call. The truth: a fetch of 20 ms, and then others of 30 ms."""
     text = """
-        def data():
-            for wait in (0.02, 0.03, 0.03): yield time.sleep(wait)
-            os.kill(os.getpid(), signal.SIGKILL)
-        batches = OwnedIterator(data())
-        while True: step(batches)
-    """
-    (path,) = job(tmp_path, dedent(FETCHES) + dedent(text), status=-signal.SIGKILL)
+def data():
+    for wait in (0.02, 0.03, 0.03): yield time.sleep(wait)
+    os.kill(os.getpid(), signal.SIGKILL)
+batches = OwnedIterator(data())
+while True: step(batches)
+"""
+    ((path,), _) = job(tmp_path, f"import time\n{FETCHES}{text}", status=-9)
     loop = training_loop(read_process(path))
     waits = (loop.end - loop.begin) / 1e6
     assert (waits > np.array([20, 30, 30]) - 1).all()
@@ -384,27 +332,15 @@ def test_fetches_of_a_compiled_function_are_read_after_each_call(tmp_path: Path)
     assert len(np.unique(read_process(path).rows["thread"])) == 1
 
 
-def test_the_last_fetches_of_a_call_are_kept_and_one_that_finds_no_more_data_has_no_end(tmp_path: Path) -> None:
-    text = """
-        try:
-            batches = OwnedIterator(range(3))
-            while True: step(batches)
-        except StopIteration: pass
-    """
-    (path,) = job(tmp_path, dedent(FETCHES) + dedent(text))
-    assert (counts(path)["fetch"], counts(path)["fetch_end"]) == (4, 3)
-    path.unlink()
-    (path,) = job(
-        tmp_path, dedent(FETCHES) + "batches = OwnedIterator(range(999)); step(batches, 2); step(batches, 500)"
-    )
+def test_the_last_fetches_of_a_call_are_kept(tmp_path):
+    ((path,), _) = job(tmp_path, f"{FETCHES}batches = OwnedIterator(range(999)); step(batches, 2); step(batches, 500)")
     rows = read_process(path).rows
     assert rows["number"][rows["kind"] == module.FETCH].tolist() == [0, 1, *range(502 - module._Fetches.PLACES, 502)]
 
 
-def test_an_anchor_is_known_from_both_sides(tmp_path: Path) -> None:
-    (path,) = job(tmp_path, "run(1)")
-    process = read_process(path)
-    slots, begin, end, _ = process.anchors.T
+def test_an_anchor_is_known_from_both_sides(tmp_path):
+    ((path,), _) = job(tmp_path, "run(1)")
+    slots, begin, end, _ = read_process(path).anchors.T
     assert len(slots) >= module.ANCHORS
     assert (begin <= end).all()
     raw = np.frombuffer(path.read_bytes(), MARK, offset=module.HEADER_BYTES)
@@ -418,9 +354,10 @@ def test_an_anchor_is_known_from_both_sides(tmp_path: Path) -> None:
         ({"SLURM_PROCID": "2"}, 2),
         ({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "5"}, 5),
         ({"PMI_RANK": "1", "RANK": "6", "TORCHELASTIC_RUN_ID": "x"}, 6),
+        ({"PMI_RANK": "x"}, -1),
     ],
 )
-def test_the_rank_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch, variables: dict, rank: int) -> None:
+def test_the_rank_is_that_of_the_launcher(monkeypatch, variables, rank):
     for name in (*module.RANK_VARIABLES, "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

@@ -3,31 +3,23 @@
 import gzip
 import json
 import os
-import shutil
-import subprocess
-import sys
-import threading
-from pathlib import Path
-from socket import create_server
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import exact_paths
-from dxt_replay.traces.schema import OPS, Unseen
+from dxt_replay.traces.schema import OPS
 from dxt_replay.traces.store.reader import open_capture
 from tests.examples import examples
 from tests.places import recorded
-from tests.replay.commands.test_record import can_strace
 
 T = 1_795_306_000
 START = '{tid} 1795306000.000000 execve("/usr/bin/python", [...], 0x7 /* 9 vars */) = 0 <0.000100>'
-needs_strace = pytest.mark.skipif(not can_strace(), reason="strace is not installed, or may not trace here")
 
 
 def trace(path, *lines, tid=100):
@@ -48,7 +40,8 @@ def operations(path, **options):
 
 
 def merged(folder, *traces):
-    return open_capture(merge(list(traces), [], folder / "a.capture", MergeOptions()).capture)
+    folder.mkdir(exist_ok=True)
+    return open_capture(merge(traces, [], folder / "a.capture").capture)
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
@@ -59,7 +52,6 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     job = read_strace(files)
     pids = {process.number: process.pid for process in job.ranks[0].processes}
     rows, threads = job.of_rank(0)
-    main = truth[0][0]
     raw = [number for number, path in enumerate(job.paths) if path.endswith(b"/raw.bin")]
     found = rows[(rows["op"] == OPS.index("read")) & np.isin(rows["file"], raw)]
     mine = sorted((pids[row["process"]], row["start_ns"], row["offset"], row["length"]) for row in found)
@@ -69,17 +61,14 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     assert 0 < np.median(late) < 1_000_000
 
     # Workers of the program were forked, and its other thread is the queue's.
-    assert {process.pid for process, _ in threads} >= {pid for pid, *_ in truth}
-    result = merge(files, [], tmp_path / "a.capture", MergeOptions())
+    main, workers = truth[0][0], {pid for pid, *_ in truth} - {truth[0][0]}
+    assert {process.pid for process, _ in threads} >= {main, *workers}
+    result = merge(files, [], tmp_path / "a.capture")
     capture = open_capture(result.capture)
-    lanes = capture.lanes.to_pylist()
-    assert {(row["pid"], row["thread"], row["role"]) for row in lanes if row["pid"] == row["thread"]} == {
-        (main, main, "main"), *((pid, pid, "worker") for pid, *_ in truth if pid != main),
-    }  # fmt: skip
-    assert [(row["pid"], row["role"]) for row in lanes if row["pid"] != row["thread"]] == [(main, "thread")]
-    assert {row["host"] for row in lanes} == {None}
+    lanes = [(row["pid"], row["thread"], row["role"]) for row in capture.lanes.to_pylist()]
+    assert {row for row in lanes if row[0] == row[1]} == {(main, main, "main"), *((p, p, "worker") for p in workers)}
+    assert [(pid, role) for pid, thread, role in lanes if pid != thread] == [(main, "thread")]
     assert (len(result.info.ranks), result.operations, result.reconstructed) == (1, 795, 0)
-    assert result.info.sources[0].kind == "strace"
     assert any("AIO): /scratch/train/data/raw.bin" in text for text in result.info.warnings)
     assert result.info.coverage.bytes is None
     paths = exact_paths(capture.files)
@@ -317,18 +306,6 @@ def test_threads_that_were_not_followed_and_io_uring_leave_a_trace_incomplete(tm
     assert (job.hidden, job.complete) == (("python by io_uring",), False)
 
 
-@needs_strace
-def test_redirected_output_of_a_real_job_is_no_write(tmp_path):
-    log, result, record = (tmp_path / name for name in ("log.txt", "result.bin", "a.strace"))
-    job = f"print('x' * 9999); open({str(result)!r}, 'wb').write(bytes(77))"
-    with log.open("wb") as output:
-        options = ["-f", "-ttt", "-T", "-y", "-s", "0", "-o", str(record)]
-        subprocess.run([shutil.which("strace"), *options, sys.executable, "-c", job], stdout=output, check=True)
-    assert log.stat().st_size == 10_000
-    assert {row[1] for row in operations(record) if Path(row[1]).parent == tmp_path} == {str(result)}
-    assert [row[1:] for row in operations(record) if row[0] == "write"] == [(str(result), 0, 77)]
-
-
 def test_ranks_below_a_launcher_and_a_trace_for_each_rank(tmp_path):
     lines = [opened("lost")]
     for pid in (101, 102):
@@ -376,14 +353,13 @@ def test_what_cannot_be_used_says_why(tmp_path, text, said):
     path = tmp_path / "a.strace"
     path.write_text(text)
     with pytest.raises(LogError, match=said):
-        merge([path], [], tmp_path / "a.capture", MergeOptions())
+        merge([path], [], tmp_path / "a.capture")
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from(["read", "pread", "seek", "dup"]), st.integers(0, 50)), max_size=40
-    )
-)
+STEP = st.tuples(st.integers(0, 2), st.sampled_from(["read", "pread", "seek", "dup"]), st.integers(0, 50))
+
+
+@given(st.lists(STEP, max_size=40))
 @settings(max_examples=examples(60), deadline=None)
 def test_offsets_are_those_of_the_kernel(tmp_path_factory, steps):
     """Random calls are carried out on a real file, and written down as strace does."""
@@ -414,72 +390,28 @@ def test_offsets_are_those_of_the_kernel(tmp_path_factory, steps):
     assert [(offset, length) for op, _, offset, length in found if op == "read"] == expected
 
 
-# Sockets.
-
-SENT = 3_000_000
-
-JOB = """
-import os, socket, sys
-data = os.open(sys.argv[1], os.O_RDONLY)
-os.read(data, 1000)
-with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as store:
-    store.recv(10, socket.MSG_PEEK)
-    left = int(sys.argv[3])
-    while left:
-        left -= len(store.recv(65536)) if left > 1000 else len(os.read(store.fileno(), left))
-with socket.create_server(("127.0.0.1", 0)) as own, socket.create_connection(own.getsockname()) as rank:
-    other, _ = own.accept()
-    other.sendall(bytes(5000))
-    print(len(rank.recv(5000, socket.MSG_WAITALL)))
-"""
-
-
-@needs_strace
-@pytest.mark.parametrize("paths", ["-yy", "-y"])
-def test_what_came_from_outside_is_known_by_its_peer_or_not_at_all(tmp_path, paths):
-    """A job reads 1000 bytes of a file and SENT of a socket, and sends itself 5000; -y does not show peers."""
-    data, log = tmp_path / "data.bin", tmp_path / "job.strace"
-    data.write_bytes(bytes(1000))
-
-    def serve():
-        connection, _ = store.accept()
-        with connection:
-            connection.sendall(bytes(SENT))
-            connection.recv(1)
-
-    with create_server(("127.0.0.1", 0)) as store:
-        port = store.getsockname()[1]
-        server = threading.Thread(target=serve)
-        server.start()
-        job = [sys.executable, "-c", JOB, str(data), str(port), str(SENT)]
-        tracer = ["strace", "-f", "-ttt", "-T", paths, "-s", "0", "-o", str(log)]
-        subprocess.run([*tracer, *job], check=True, stdout=subprocess.DEVNULL)
-        server.join()
-    job = read_strace([log])
-    if paths == "-yy" and job.received_of_unknown:
-        pytest.skip("strace cannot ask for the ends of sockets here")
-    coverage = merged(tmp_path, log).info.coverage
-    peer = f"127.0.0.1:{port}"
-    if paths == "-yy":
-        assert job.received == {peer: SENT}
-        assert coverage.unseen == (Unseen(kind="socket", name=peer, bytes=SENT),)
-        assert coverage.bytes == pytest.approx(1000 / (1000 + SENT))
-    else:
-        assert (job.received, job.received_of_unknown) == ({}, SENT + 5000)
-        assert [(each.kind, each.bytes) for each in coverage.unseen] == [("socket", None)]
-        assert coverage.bytes is None
-
-
-def test_both_ends_of_a_connection_are_known_in_either_family(tmp_path):
+def test_both_ends_of_a_connection_are_known_in_either_family_or_not_at_all(tmp_path):
+    """strace -y does not show them."""
     calls = [
         ('read(3<TCPv6:[[::ffff:10.0.0.1]:5000->[::ffff:10.0.0.2]:6000]>, ""..., 9)', 9),
         ("close(4<TCP:[10.0.0.2:6000->10.0.0.1:5000]>)", 0),
         ('recvfrom(5<TCPv6:[[2001:db8::1]:5000->[2001:db8::2]:443]>, ""..., 9)', 7),
+        ('recvfrom(5<TCPv6:[[2001:db8::1]:5000->[2001:db8::2]:443]>, ""..., 9, MSG_PEEK, NULL, NULL)', 9),
         ('read(6<TCPv6:[[2001:db8::1]:5001->[2001:db8::2]:443]>, ""..., 9)', 1),
         ('read(7<UNIX-STREAM:[1->2]>, ""..., 9)', 9),
         ('read(8</data/TCP:[1]>, ""..., 9)', 9),
+        ('pread64(9</data/a>, ""..., 9, 0)', 15),
     ]
-    log = tmp_path / "a.strace"
-    log.write_text("".join(f"7 1795306000.100 {call} = {result} <0.1>\n" for call, result in calls))
-    job = read_strace([log])
-    assert (job.received, job.received_of_unknown) == ({"2001:db8::2:443": 8}, 0)
+    unknown = ('read(9<socket:[4711]>, ""..., 9000000)', 3_000_000)
+    for number, (lines, received, of_unknown, peer, share) in enumerate((
+        (calls, {"2001:db8::2:443": 8}, 0, "2001:db8::2:443", (9 + 15) / (9 + 15 + 8)),
+        ([calls[-1], unknown], {}, 3_000_000, None, None),
+    )):  # fmt: skip
+        log = tmp_path / f"{number}.strace"
+        log.write_text("".join(f"7 1795306000.100 {call} = {result} <0.1>\n" for call, result in lines))
+        job, coverage = read_strace([log]), merged(tmp_path / str(number), log).info.coverage
+        assert (job.received, job.received_of_unknown) == (received, of_unknown)
+        (unseen,) = coverage.unseen
+        assert (unseen.kind, unseen.bytes) == ("socket", received.get(peer))
+        assert peer in (None, unseen.name)
+        assert coverage.bytes == (share if share is None else pytest.approx(share))

@@ -1,17 +1,16 @@
-"""The time in I/O by the counters, against what Darshan's own library makes of the same records."""
-
-from __future__ import annotations
+"""The time in I/O by Darshan's counters, against what its own library makes of the same records; and which processes
+read more than their logs explain."""
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.counted_totals import counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.process_accounts import Account, not_accounted
 from dxt_replay.traces.samples import sample
 from tests.darshan_oracle import COUNTER_MODULES, read_all
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
@@ -19,6 +18,15 @@ from tests.places import SHARED
 
 PUBLIC = SHARED / "darshan-logs"
 MODULES = {"POSIX": "POSIX", "STDIO": "STDIO", "MPI-IO": "MPIIO", "DFS": "DFS", "DAOS": "DAOS"}
+NAMES = [
+    "",
+    "sample-badost",
+    "imbalanced-io",
+    "mpi-io-test-x86_64-3.4.4",
+    "ior_hdf5_example",
+    "noposixopens",
+    "*ior-DFS*",
+]
 
 # In a process of its own: a report that is collected while cffi parses waits for cffi's lock for ever.
 DARSHANS = """
@@ -35,26 +43,15 @@ for module in ("POSIX", "STDIO", "MPI-IO", "DFS", "DAOS"):
 print(json.dumps(found))
 """
 
-NAMES = [
-    "",
-    "sample-badost",
-    "imbalanced-io",
-    "mpi-io-test-x86_64-3.4.4",
-    "ior_hdf5_example",
-    "noposixopens",
-    "*ior-DFS*",
-]
-
 
 @pytest.mark.parametrize("name", NAMES if PUBLIC.exists() else NAMES[:1])
-def test_the_times_are_darshans(name: str) -> None:
+def test_the_times_are_darshans(name):
     (path,) = PUBLIC.glob(f"{name}.darshan") if name else [sample("imagenet").log]
     found = counted_times([(open_log(path), None)])
     done = subprocess.run([sys.executable, "-c", DARSHANS, str(path)], capture_output=True, text=True, check=True)
     darshans = {MODULES[module]: values for module, values in json.loads(done.stdout).items()}
-    both = found.keys() & darshans.keys()
-    assert both
-    for interface in both:
+    assert found.keys() & darshans.keys()
+    for interface in found.keys() & darshans.keys():
         mine, (slowest_s, moved, mib_s) = found[interface], darshans[interface]
         assert mine["slowest_s"] == pytest.approx(slowest_s, rel=1e-9)
         assert mine["bytes_read"] + mine["bytes_written"] == moved
@@ -71,9 +68,8 @@ OF_DFS = {
     "metadata_s": "DFS_F_META_TIME",
 }  # fmt: skip
 OF_DAOS = {
-    "reads": "DAOS_OBJ_FETCHES DAOS_ARRAY_READS DAOS_KV_GETS",
-    "writes": "DAOS_OBJ_UPDATES DAOS_ARRAY_WRITES DAOS_KV_PUTS",
-    "bytes_written": "DAOS_BYTES_WRITTEN", "write_s": "DAOS_F_WRITE_TIME",
+    "reads": "DAOS_OBJ_FETCHES DAOS_ARRAY_READS DAOS_KV_GETS", "write_s": "DAOS_F_WRITE_TIME",
+    "writes": "DAOS_OBJ_UPDATES DAOS_ARRAY_WRITES DAOS_KV_PUTS", "bytes_written": "DAOS_BYTES_WRITTEN",
 }  # fmt: skip
 OF_PNETCDF = {
     "reads": "PNETCDF_VAR_INDEP_READS PNETCDF_VAR_COLL_READS PNETCDF_VAR_NB_READS",
@@ -84,11 +80,11 @@ OF_PNETCDF = {
 }  # fmt: skip
 
 
-def check_sums(log: Path, interface: str, expected: dict[str, str]) -> None:
+def check_sums(log, interface, expected):
     """The figures are sums of these counters over the records that pydarshan reads."""
     (theirs,) = read_all([log]).values()
     assert not isinstance(theirs, str), theirs
-    sums: dict[str, float] = {}
+    sums = {}
     for key in theirs:
         module, _, kind = key.partition(" ")
         if kind in ("counters", "fcounters") and module in COUNTER_MODULES:
@@ -108,18 +104,18 @@ def check_sums(log: Path, interface: str, expected: dict[str, str]) -> None:
         ("ior_hdf5_example", "HDF5", OF_H5D), ("hdf5_file_opens_only", "HDF5", {"metadata_s": "H5F_F_META_TIME"}),
     ],
 )  # fmt: skip
-def test_the_figures_of_public_logs_are_pydarshans(name: str, interface: str, expected: dict[str, str]) -> None:
+def test_the_figures_of_public_logs_are_pydarshans(name, interface, expected):
     (log,) = PUBLIC.glob(f"{name}.darshan")
     check_sums(log, interface, expected)
 
 
-def test_what_pnetcdf_counts_and_what_it_does_not(tmp_path: Path) -> None:
+def test_what_pnetcdf_counts_and_what_it_does_not(tmp_path):
     of_file = {"OPENS": 2, "BYTES_READ": 700, "BYTES_WRITTEN": 900, "F_META_TIME": 0.5, "F_WAIT_TIME": 2.0}
     of_var = {f"{kind}_{way}S": 1 for kind in ("INDEP", "COLL", "NB") for way in ("READ", "WRITE")}
     of_var |= {"BYTES_READ": 600, "BYTES_WRITTEN": 800, "F_READ_TIME": 3.0, "F_WRITE_TIME": 4.0, "F_META_TIME": 0.25}
     of_var |= {"F_SLOWEST_RANK_TIME": 5.0, "SLOWEST_RANK": 1}
 
-    def written(**modules: tuple[int, dict[str, float]]) -> Path:
+    def written(**modules):
         specs = {}
         for module, (version, counters) in modules.items():
             row = {"record_id": 7, "rank": -1, **{f"{module}_{name}": value for name, value in counters.items()}}
@@ -137,17 +133,70 @@ def test_what_pnetcdf_counts_and_what_it_does_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("posix_bytes", "left"), [(0, 1010), (10, 1000), (2000, None), (1_000_000, ())])
-def test_an_object_store_is_past_the_trace_once(posix_bytes: int, left: object) -> None:
+def test_an_object_store_is_past_the_trace_once(posix_bytes, left):
     store = {name: {"bytes_read": 600, "bytes_written": moved} for name, moved in (("DFS", 400), ("DAOS", 410))}
     found = past_trace(store, posix_bytes=posix_bytes)
     assert [(each.kind, each.name, each.bytes) for each in found] == ([] if left == () else [("objects", "DAOS", left)])
     assert past_trace({}, posix_bytes=5) == ()
 
 
-def test_files_are_left_out_and_the_rank_of_a_process_counts() -> None:
+def test_files_are_left_out_and_the_rank_of_a_process_counts():
     log = open_log(sample("imagenet").log)
     assert counted_times([(log, None)], list(log.names)) == {}
     found, alone = (counted_times([(log, rank) for rank in ranks])["POSIX"] for ranks in ((5, 7), (5,)))
     assert found["slowest_s"] == alone["slowest_s"]
     assert alone["slowest_rank"] == 5
     assert np.isclose(found["read_s"], 2 * alone["read_s"])
+
+
+# Which processes read more than their logs explain, on made-up accounts.
+
+MIB = 1 << 20
+
+
+def of(*pids, read=MIB, **more):
+    return [Account(pid=pid, program="python", ranks=1, read=read, written=0, **more) for pid in pids]
+
+
+def pipe(start_ns):
+    """Two processes, of which the first ends at 5 ns."""
+    return [of(1, start_ns=1, end_ns=5)[0], of(2, start_ns=start_ns, end_ns=9)[0]]
+
+
+PYTHON = {"python": [1, 2]}
+PROGRAMS = {"python": [1], "cat": [2, 3], "static": [4]}
+FED = {"sh": [1], "dd": [2]}
+
+
+@pytest.mark.parametrize(
+    ("accounts", "began", "read", "more", "found"),
+    [
+        (of(1, 2, read=100 * MIB), PYTHON, 200, {}, []),
+        # Processes without a log may have read little.
+        (of(1, read=100 * MIB), PROGRAMS, 100.5, {}, []),
+        (of(1, read=100 * MIB), PROGRAMS, 102, {}, ["cat (2 processes)", "static"]),
+        # What was read past a log.
+        (of(1), {"python": [1]}, 5, {}, ["processes with a log"]),
+        # Bytes on pipes and sockets are taken off where all processes have logs.
+        (of(1, 2), PYTHON, 12, {"written": 6 * MIB, "received": 4 * MIB}, []),
+        (of(1), PYTHON, 12, {"written": 6 * MIB, "received": 5 * MIB}, ["python"]),
+        # A pipe has two ends.
+        (pipe(4), {"dd": [1, 2]}, 12, {"written": 12 * MIB}, []),
+        (pipe(6), {"dd": [1, 2]}, 12, {"written": 12 * MIB}, ["processes with a log"]),
+        # Input from a file is seen although as much was written.
+        (of(1, 2), FED, 12, {"written": 12 * MIB, "fed": {"dd": 10 * MIB}}, ["dd"]),
+        (of(1, 2), FED, 12, {"written": 12 * MIB, "fed": {"dd": 100}}, []),
+        # What a Python imports may be unknown.
+        (of(1, read=0, imports=True), {"python": [1]}, 30, {}, []),
+        (of(1, read=0), {"python": [1]}, 30, {}, ["processes with a log"]),
+        # A log that does not name its process is that of any of its program.
+        (of(1, None, read=2 * MIB), PYTHON, 4, {}, []),
+        (of(1, None, read=2 * MIB), {"python": [1, 2, 3]}, 8, {}, ["python"]),
+        (of(1, None, read=2 * MIB), {"python": [1], "cat": [2]}, 8, {}, ["cat"]),
+        # Logs of other machines explain more than was read here.
+        (of(1, 2, read=100 * MIB), {"python": [1]}, 100, {}, []),
+    ],
+)
+def test_processes_that_read_more_than_is_known(accounts, began, read, more, found):
+    facts = {"written": 0, "received": 0, "fed": {}} | more
+    assert not_accounted(accounts, began=began, read=int(read * MIB), **facts) == found

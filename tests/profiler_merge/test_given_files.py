@@ -1,9 +1,11 @@
-"""Files of other kinds are named, with the way on, wherever a log, a profile or a capture is asked for."""
+"""Files of each kind are known by their content, those of other kinds are named with the way on, wherever a log, a
+profile or a capture is asked for; the registry of sources names readers that exist, and the documentation has each."""
 
 import bz2
 import gzip
 import json
 import os
+import re
 
 import pytest
 
@@ -11,26 +13,36 @@ from dxt_replay.profiler_merge.darshan.jobs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.given_files import find_profiles, foreign, kind_of
 from dxt_replay.profiler_merge.profiles.reading import profile_kind, read_profile
-from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES
+from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES, SOURCES, reader
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.jobs import find_jobs
 from dxt_replay.traces.errors import LogError, ProfileError
 from dxt_replay.traces.samples import sample
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log, write_log
-from tests.places import SHARED
+from tests.places import ROOT, SHARED
 from tests.xplane_writer import Event, Line, profile
 
-KINETO = {
-    "schemaVersion": 1,
-    "deviceProperties": [],
-    "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add"}],
-}
+SECTION = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8").partition("## Files of each tool")[2]
+TABLE = [line for line in SECTION.partition("\n\n## ")[0].splitlines() if line.startswith("| ")][1:]
+
+
+def test_a_source_that_is_read_has_readers_and_a_place_in_the_documentation():
+    for source in SOURCES:
+        names = [source.trace, source.recording, source.requests, source.spans, source.belongs]
+        assert all(callable(reader(name)) for name in names if name)
+        assert any(names) is not source.profile
+        assert any(re.match(rf"\| [^|]*\b{source.tool}\b", line) for line in TABLE), source.tool
+    assert len(TABLE) == len(SOURCES)
+
+
+KINETO = {"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add"}]}
 FILES = {
     "kineto": json.dumps(KINETO, indent=1).encode(),
     "dftracer": b'[\n{"id":1,"name":"HH","cat":"dftracer","pid":1,"tid":1,"ph":"M","args":{}}\n',
     "strace": b'31019 1795306000.260093 execve("/usr/bin/python", [...], 0x7f /* 39 vars */) = 0 <0.000208>\n',
     "xplane": profile([Line(id=1, name="python", events=(Event(name="train"),))]),
 }
+# Files of other tools, some of which lie beside profiles.
 NO_SOURCES = {
     "et.json": b'{"schema": "1.1.0-chakra.0.0.4", "pid": 7, "nodes": [{"name": "aten::add"}]}',
     "host.trace.json": b'{"traceEvents":[{"ph":"M","args":{"name":"/host:CPU"}},{"name":"aten::add"}]}',
@@ -41,74 +53,62 @@ NO_SOURCES = {
     "part-0.parquet": b"PAR1\x15\x04",
     "darshan.txt": b"# darshan log version: 3.41\n# compression method: ZLIB\n",
 }
-"""Files of other tools, some of which lie beside profiles."""
+PACKS = pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 
 
 @pytest.mark.parametrize("kind", FILES)
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@PACKS
 def test_a_file_is_known_by_its_content(tmp_path, kind, pack):
-    path = tmp_path / "unnamed"
-    path.write_bytes(pack(FILES[kind]))
-    assert kind_of(path) == kind
+    (tmp_path / "unnamed").write_bytes(pack(FILES[kind]))
+    assert kind_of(tmp_path / "unnamed") == kind
 
 
 @pytest.mark.parametrize("byte_order", ["<", ">"])
 @pytest.mark.parametrize("version", ["3.00", "3.41"])
 def test_a_darshan_log_is_known(tmp_path, version, byte_order):
     path = write_log(tmp_path / "unnamed", version=version, byte_order=byte_order)
-    assert kind_of(path) == DARSHAN
-    assert foreign(path, DARSHAN) is None
+    assert (kind_of(path), foreign(path, DARSHAN)) == (DARSHAN, None)
 
 
 def test_what_is_empty_or_damaged_is_left_to_the_reader(tmp_path):
     for name, content in (("a", b""), ("a", b"\x1f\x8b damaged"), ("a.darshan", b"hello"), ("a.xplane.pb", bytes(200))):
-        path = tmp_path / name
-        path.write_bytes(content)
-        assert kind_of(path) is None
-        assert foreign(path, "xplane") is None
+        (tmp_path / name).write_bytes(content)
+        assert (kind_of(tmp_path / name), foreign(tmp_path / name, "xplane")) == (None, None)
     assert foreign(tmp_path / "missing", DARSHAN) is None
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def error_of(capfd, *arguments):
+    assert main([str(argument) for argument in arguments]) == 2
+    return " ".join(capfd.readouterr().err.split())
+
+
+@PACKS
 @pytest.mark.parametrize("name", NO_SOURCES)
 def test_one_sentence_refuses_all_other_files(tmp_path, capfd, name, pack):
-    path = tmp_path / name
+    path, log, out = tmp_path / name, sample("imagenet").log, ("-o", tmp_path / "a.capture")
     path.write_bytes(pack(NO_SOURCES[name]))
-    log, output = sample("imagenet").log, tmp_path / "a.capture"
     for arguments in (
-        ["merge", path, "-o", output],
-        ["merge", log, path, "-o", output],
-        ["merge", log, "--profile", path, "-o", output],
-        ["summary", path],
-        ["run", path, "--target", tmp_path / "target", "-o", output],
-    ):
-        text = " ".join(error_of(capfd, *arguments).split())
+        ["merge", path, *out], ["merge", log, path, *out], ["merge", log, "--profile", path, *out], ["summary", path],
+        ["run", path, "--target", tmp_path / "target", *out],
+    ):  # fmt: skip
+        text = error_of(capfd, *arguments)
         assert f"{path} is neither a Darshan log, a trace of strace or DFTracer" in text, arguments
         assert "unpack it and give the folder" in text
-    assert not output.exists()
+    assert not out[1].exists()
 
 
-def test_other_files_beside_profiles_are_left_alone(tmp_path):
+def test_other_files_beside_profiles_are_left_alone_and_a_folder_is_what_most_of_its_files_are(tmp_path):
     for name, content in NO_SOURCES.items():
         (tmp_path / name).write_bytes(content)
     wanted = [tmp_path / "a.pt.trace.json", tmp_path / "host.xplane.pb"]
     for path, kind in zip(wanted, ("kineto", "xplane"), strict=True):
         path.write_bytes(FILES[kind])
     assert find_profiles(tmp_path) == wanted
-
-
-def test_a_folder_is_what_most_of_its_files_are(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.pfw").write_bytes(FILES["dftracer"])
-    (tmp_path / "a.json").write_bytes(FILES["kineto"])
-    assert "a DFTracer trace (3 files)" in str(foreign(tmp_path, "xplane"))
-    (tmp_path / "b.xplane.pb").write_bytes(FILES["xplane"])
     assert foreign(tmp_path, "xplane") is None
-
-
-def error_of(capfd, *arguments):
-    assert main([str(argument) for argument in arguments]) == 2
-    return capfd.readouterr().err
+    wanted[1].unlink()
+    assert "a DFTracer trace (3 files)" in foreign(tmp_path, "xplane")
 
 
 OF_PROFILES = "give it to `dxt-replay merge` as --profile"
@@ -125,45 +125,49 @@ def test_the_commands_say_what_they_were_given(tmp_path, capfd, kind):
     path, output, log = tmp_path / "given", tmp_path / "a.capture", sample("imagenet").log
     path.write_bytes(FILES[kind])
     (tmp_path / "target").mkdir()
-    target = ["--target", tmp_path / "target"]
-    commands = [["summary", path], ["report", path, "-o", tmp_path / "a.html"], ["stage", path, *target]]
-    for arguments in (*commands, ["run", path, *target, "-o", output]):
+    target, out = ("--target", tmp_path / "target"), ("-o", output)
+    for arguments in (
+        ["summary", path], ["report", path, "-o", tmp_path / "a.html"], ["stage", path, *target],
+        ["run", path, *target, *out],
+    ):  # fmt: skip
         assert f"{path} {KNOWN[kind]}" in error_of(capfd, *arguments), arguments
     if kind in PROFILES:
         assert not output.exists()
         return
-    text = error_of(capfd, "merge", log, "--profile", path, "-o", output)
+    text = error_of(capfd, "merge", log, "--profile", path, *out)
     assert KNOWN[kind] in text or "holds no event" in text
-    assert "a capture has the operations of one of them" in error_of(capfd, "merge", log, path, "-o", output)
-    text = error_of(capfd, "merge", path, "-o", output)
+    assert "a capture has the operations of one of them" in error_of(capfd, "merge", log, path, *out)
+    text = error_of(capfd, "merge", path, *out)
     assert "no operation on a file of the job" in text or "holds no event" in text
-    text = error_of(capfd, "merge", log, "--profile", log, "-o", output)
+    text = error_of(capfd, "merge", log, "--profile", log, *out)
     assert "is a Darshan log: give it to `dxt-replay merge` as LOG" in text
 
 
-def test_a_folder_of_logs_serves_as_a_capture(tmp_path, capsys):
+def test_folders_of_logs_and_logs_of_another_ending(tmp_path, capsys):
+    """A folder of logs serves as a capture."""
     write_dxt_log(tmp_path / "a.darshan", [DxtRecord(record_id=1)])
     assert main(["summary", str(tmp_path)]) == 0
     headline = capsys.readouterr().out.partition("\n\n")[0]
     assert "The capture holds no reads and no writes" in headline
     assert "storage would save" not in headline
+    (tmp_path / "a.darshan").unlink()
+    write_dxt_log(tmp_path / "a.darshan_log", [DxtRecord(record_id=1, reads=[(0, 8, 1.0, 2.0)])], job=JobSpec(nprocs=1))
+    ((found,), _) = find_jobs([tmp_path], captures=False)
+    assert (found.name, [path.name for path in found.logs]) == ("a", ["a.darshan_log"])
+    assert find_logs(tmp_path) == [tmp_path / "a.darshan_log"]
 
 
 def real_files():
     """Each kind by its folder, where the other sources lie beside the checkout."""
-    sources = SHARED / "other-sources"
     kinds = {"kineto": "kineto", "dftracer": "dftracer", "horovod": None, "tf-legacy": None}
-    found = [
-        pytest.param(path, kind, id=f"{folder}-{path.name[:30]}")
-        for folder, kind in kinds.items()
-        for path in sorted((sources / folder).rglob("*"))
-        if path.name.endswith((".gz", ".json"))
-    ]
-    found += [pytest.param(path, None, id=path.name) for path in (SHARED / "theta").rglob("*.input_pipeline.pb")]
-    return found or [pytest.param(None, "", marks=pytest.mark.skip(reason="no other sources beside the checkout"))]
+    for folder, kind in kinds.items():
+        for path in sorted((SHARED / "other-sources" / folder).rglob("*")):
+            if path.name.endswith((".gz", ".json")):
+                yield pytest.param(path, kind, id=f"{folder}-{path.name[:30]}")
+    yield from (pytest.param(path, None, id=path.name) for path in (SHARED / "theta").rglob("*.input_pipeline.pb"))
 
 
-@pytest.mark.parametrize(("path", "kind"), real_files())
+@pytest.mark.parametrize(("path", "kind"), list(real_files()))
 def test_real_files_of_other_tools(path, kind):
     assert kind_of(path) == kind
 
@@ -173,17 +177,9 @@ def test_real_files_of_other_tools(path, kind):
     ("inside", "said"), [(b"2.05\0" + bytes(400), "of Darshan 1 or 2"), (b"a,b\n1,2\n", "is compressed")]
 )
 def test_what_is_compressed_is_an_old_log_only_where_one_is_in_it(tmp_path, pack, inside, said):
-    path = tmp_path / "x.gz"
-    path.write_bytes(pack(inside))
+    (tmp_path / "x.gz").write_bytes(pack(inside))
     with pytest.raises(LogError, match=said):
-        open_log(path)
-
-
-def test_logs_of_another_ending_are_found_too(tmp_path):
-    write_dxt_log(tmp_path / "a.darshan_log", [DxtRecord(record_id=1, reads=[(0, 8, 1.0, 2.0)])], job=JobSpec(nprocs=1))
-    ((found,), _) = find_jobs([tmp_path], captures=False)
-    assert (found.name, [path.name for path in found.logs]) == ("a", ["a.darshan_log"])
-    assert find_logs(tmp_path) == [tmp_path / "a.darshan_log"]
+        open_log(tmp_path / "x.gz")
 
 
 @pytest.mark.parametrize("name", ["host.xplane.pb", "host.pt.trace.json"])
