@@ -109,8 +109,9 @@ class MappedReads:
         placed: ids of the processes whose reads are in the capture."""
         known, left = self._reached(), []
         unsure = self._unsure(known)
-        elsewhere = self.faults["file"][~np.isin(self.faults["pid"], list(placed))]
-        known = {name: most for name, most in known.items() if self.complete and name not in self._shown(elsewhere)}
+        elsewhere = np.unique(self.faults["file"][~np.isin(self.faults["pid"], list(placed))]).tolist()
+        lost = {shown(self.paths[file]) for file in elsewhere}
+        known = {name: most for name, most in known.items() if self.complete and name not in lost}
         for each in unseen:
             most = known.get(each.name) if each.kind == "mapped" else None
             if most:  # without any fault the kernel filled the mapping itself (MAP_POPULATE), or nobody read it
@@ -119,9 +120,6 @@ class MappedReads:
                 each = replace(each, bytes=rest or (None if each.name in unsure else 0))
             left.append(each)
         return tuple(left)
-
-    def _shown(self, files: np.ndarray) -> set[str]:
-        return {shown(self.paths[file]) for file in np.unique(files).tolist()}
 
     def _reached(self) -> dict[str, int]:
         """Path as captures show it -> bytes that the faults may have mapped, which the size of the file bounds."""

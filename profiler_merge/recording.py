@@ -30,7 +30,8 @@ import threading
 import time
 import weakref
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import wraps
+from functools import partial, wraps
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,13 +56,13 @@ WHOLE_BYTES = 64 << 20
 SPARSE = 128
 """Beyond that one step of so many is marked, and the begin of the next one; the others are sums, one a minute."""
 
-KINDS = (
-    *("none", "step", "step_end", "fetch", "fetch_end", "evaluation", "evaluation_end", "checkpoint", "checkpoint_end"),
-    *("restore", "restore_end", "checkpoint_async", "checkpoint_async_end", "checkpoint_wait", "checkpoint_wait_end"),
-    *("take", "take_end", "make", "make_end", "anchor", "anchor_end", "device", "pass", "pass_end", "worker", "resume"),
-    *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum", "get", "get_end"),
-    *("start", "start_end", "join", "join_end"),
-)
+KINDS = 39
+(
+    _, STEP, STEP_END, FETCH, FETCH_END, EVALUATION, EVALUATION_END, CHECKPOINT, CHECKPOINT_END, RESTORE, RESTORE_END,
+    CHECKPOINT_ASYNC, CHECKPOINT_ASYNC_END, CHECKPOINT_WAIT, CHECKPOINT_WAIT_END, TAKE, TAKE_END, MAKE, MAKE_END,
+    ANCHOR, ANCHOR_END, DEVICE, PASS, PASS_END, WORKER, RESUME, WORKER_BEGIN, WORKER_END, OPTIMIZER, EPOCH, LOOP_END,
+    RANK, SUM, GET, GET_END, START, START_END, JOIN, JOIN_END,
+) = range(KINDS)  # fmt: skip
 """The kinds of records by their number. A begin is odd and its end follows it, up to `anchor_end`.
 
 - step: of `with recording.step()` and of Keras. number: of the step.
@@ -81,25 +82,13 @@ KINDS = (
 - start, join: the main thread starts another one, and waits for its end. number of the end: of that thread.
 - sum: of batches without records. Processor time: ns waited for them; number: how many; group: the kind of their begin.
 """
-(
-    _, STEP, STEP_END, FETCH, FETCH_END, EVALUATION, EVALUATION_END, CHECKPOINT, CHECKPOINT_END, RESTORE, RESTORE_END,
-    CHECKPOINT_ASYNC, CHECKPOINT_ASYNC_END, CHECKPOINT_WAIT, CHECKPOINT_WAIT_END, TAKE, TAKE_END, MAKE, MAKE_END,
-    ANCHOR, ANCHOR_END, DEVICE, PASS, PASS_END, WORKER, RESUME, WORKER_BEGIN, WORKER_END, OPTIMIZER, EPOCH, LOOP_END,
-    RANK, SUM, GET, GET_END, START, START_END, JOIN, JOIN_END,
-) = range(len(KINDS))  # fmt: skip
 _OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER, GET, GET_END))
 IDLE = 1 << 15
 _MINUTE_NS = 60_000_000_000
 
 RANK_VARIABLES = (
-    "OMPI_COMM_WORLD_RANK",
-    "PMIX_RANK",
-    "PMI_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "HOROVOD_RANK",
-    "RANK",
-    "SLURM_PROCID",
-)
+    "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK", "SLURM_PROCID",
+)  # fmt: skip
 """Variables in which launchers give a process its rank. Slurm's is last: its batch script has one too."""
 
 ANNOTATION = "dxt_anchor"
@@ -327,11 +316,16 @@ def span(kind):
 def spanning(kind, function):
     """A function whose calls are marked as a phase of this kind."""
 
-    @wraps(function)
     def calling(*arguments, **named):
         with span(kind):
             return function(*arguments, **named)
 
+    return _marked(function, calling)
+
+
+def _marked(function, calling):
+    """`calling`, which stands in for a function."""
+    calling = wraps(function)(calling)
     calling.dxt_marked = True
     return calling
 
@@ -343,7 +337,6 @@ _inside = threading.local()
 def fetching(function):
     """The `__next__` of an iterator over batches, marked; the innermost of nested iterators has no marks."""
 
-    @wraps(function)
     def following(self, *arguments, **named):
         if getattr(_inside, "fetch", False) or not _folder:
             return function(self, *arguments, **named)
@@ -374,22 +367,15 @@ def start(folder="profile"):
     for name in HOOKS:
         if name in sys.modules and getattr(sys.modules[name], "__spec__", None) is not None:
             _hook(sys.modules[name])
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder:
-    """Finds the modules of HOOKS as Python would, and hooks each when it has been imported."""
-
-    def find_spec(self, name, path=None, target=None):
-        return hooked_spec(name)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 _finding: set[str] = set()
 
 
-def hooked_spec(name):
-    """The spec of a module of HOOKS, whose loader hooks it; None for another module."""
+def hooked_spec(name, path=None, target=None):
+    """The spec of a module of HOOKS as Python finds it, whose loader then hooks it; None for another module."""
     if name not in HOOKS or name in _finding:
         return None
     _finding.add(name)
@@ -410,6 +396,9 @@ def hooked_spec(name):
     return spec
 
 
+_finder = SimpleNamespace(find_spec=hooked_spec)
+
+
 def _hook(module):
     if getattr(module, "dxt_marked", False):
         return
@@ -425,9 +414,7 @@ def _replace(owner, names, make):
     for name in names:
         found = vars(owner).get(name)
         if found is not None and not getattr(found, "dxt_marked", False):
-            replacing = make(found)
-            replacing.dxt_marked = True
-            setattr(owner, name, replacing)
+            setattr(owner, name, _marked(found, make(found)))
 
 
 # What a program may call itself
@@ -664,7 +651,6 @@ def _mark_loaders(module):
     """Mark passes and the batches that the loop takes, of PyTorch's DataLoader and of torchdata's on top of it."""
 
     def taking(take):
-        @wraps(take)
         def __next__(self):
             group, number = getattr(self, "_dxt_pass", 0), self._num_yielded
             if not group or getattr(_inside, "take", False):
@@ -686,7 +672,6 @@ def _mark_loaders(module):
         return __next__
 
     def resetting(reset):
-        @wraps(reset)
         def _reset(self, loader, *arguments, **named):
             self._dxt_pass = next(_passes) & (IDLE - 1)
             mark(PASS, self._num_workers << 32 | (getattr(self, "_prefetch_factor", 0) or 0), self._dxt_pass)
@@ -697,7 +682,6 @@ def _mark_loaders(module):
         return _reset
 
     def beginning(init):
-        @wraps(init)
         def __init__(self, *arguments, **named):
             self._dxt_pass = next(_passes) & (IDLE - 1)
             mark(PASS, 0, self._dxt_pass)
@@ -714,7 +698,7 @@ def _mark_loaders(module):
             if owner is not None:
                 _replace(owner, [method], make)
     if "_worker_loop" in vars(module):  # torchdata imports the function, PyTorch asks the module for it
-        module._worker_loop = _WorkerLoop(_folder, module.__name__, module._worker_loop)
+        _mark_worker(module)
 
 
 def _mark_worker(module):
@@ -858,7 +842,6 @@ def _mark_threads(module):
 
     def calling(kind):
         def marked(method):
-            @wraps(method)
             def called(self, *arguments, **named):
                 if _marks_nothing():
                     return method(self, *arguments, **named)
@@ -880,7 +863,6 @@ def _mark_gets(module):
     """What the main thread takes from other threads: a loop's batches, where a thread of the program makes them."""
 
     def getting(get):
-        @wraps(get)
         def calling(self, *arguments, **named):
             if _marks_nothing():
                 return get(self, *arguments, **named)
@@ -901,15 +883,14 @@ def _mark_gets(module):
 def _mark_torch(module):
     """`torch.save` and `torch.load`, under both of their names."""
     for owner in (module.serialization, module):
-        _replace(owner, ["save"], lambda function: spanning(CHECKPOINT, function))
-        _replace(owner, ["load"], lambda function: spanning(RESTORE, function))
+        _replace(owner, ["save"], partial(spanning, CHECKPOINT))
+        _replace(owner, ["load"], partial(spanning, RESTORE))
 
 
 def _mark_distributed(module):
     """torch.distributed.checkpoint, in each module that has its functions already."""
 
     def waiting(save):
-        @wraps(save)
         def saving(*arguments, **named):
             with span(CHECKPOINT_ASYNC):
                 started = save(*arguments, **named)
@@ -921,20 +902,13 @@ def _mark_distributed(module):
 
         return saving
 
-    made = {
-        "save": lambda function: spanning(CHECKPOINT, function),
-        "load": lambda function: spanning(RESTORE, function),
-        "async_save": waiting,
-    }
+    made = {"save": partial(spanning, CHECKPOINT), "load": partial(spanning, RESTORE), "async_save": waiting}
     for name, make in made.items():
         function = vars(module).get(name)
-        if function is None or getattr(function, "dxt_marked", False):
-            continue
-        marked = make(function)
-        marked.dxt_marked = True
+        _replace(module, [name], make)
         for each in list(sys.modules.values()):  # `from torch.distributed.checkpoint import save` is common
-            if isinstance(each, type(sys)) and vars(each).get(name) is function:
-                setattr(each, name, marked)
+            if function is not None and isinstance(each, type(sys)) and vars(each).get(name) is function:
+                setattr(each, name, vars(module)[name])
 
 
 # Keras and tf.data
@@ -945,7 +919,6 @@ def _mark_keras(module):
 
     def before(kind):
         def make(method):
-            @wraps(method)
             def calling(self, *arguments, **named):
                 mark(kind, arguments[0] if arguments and isinstance(arguments[0], int) else 0)
                 return method(self, *arguments, **named)
@@ -964,7 +937,7 @@ def _mark_keras(module):
 
 def _mark_saves(module):
     names = ["save", "save_weights", "save_checkpoint", "_save_checkpoint"]
-    _replace(vars(module).get("Model") or module.Trainer, names, lambda method: spanning(CHECKPOINT, method))
+    _replace(vars(module).get("Model") or module.Trainer, names, partial(spanning, CHECKPOINT))
 
 
 class _Fetches:
@@ -1020,7 +993,6 @@ def _mark_functions(module):
     """Read the fetches of a `tf.function` after each call."""
 
     def reading(call):
-        @wraps(call)
         def __call__(self, *arguments, **named):
             if getattr(_inside, "function", None) is not None:
                 return call(self, *arguments, **named)
@@ -1042,7 +1014,6 @@ def _mark_tf_data(module):
     tf = importlib.import_module("tensorflow")
 
     def marked(following):
-        @wraps(following)
         def calling(self):
             if not _folder:
                 return following(self)
@@ -1072,7 +1043,6 @@ def _mark_grain(module):
         return
 
     def made(init):
-        @wraps(init)
         def __init__(self, *arguments, **named):
             self._dxt_thread = threading.get_ident()
             init(self, *arguments, **named)
@@ -1082,7 +1052,6 @@ def _mark_grain(module):
     def following(function):
         marked = fetching(function)
 
-        @wraps(function)
         def __next__(self):
             return (marked if vars(self).get("_dxt_thread") == threading.get_ident() else function)(self)
 

@@ -131,21 +131,17 @@ class TracedRecording:
         unseen += hidden_reads(sorted(rings), files, (self.start_ns, time.time_ns()))
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))
+        direct = (
+            f"{format_counted(self._direct_opens, 'open')} asked for direct I/O (O_DIRECT), which bypasses the page "
+            "cache: replay with `run --api direct`"
+        )
         return Finished(
             files=files,
             coverage=with_unseen(whole, moved, unseen),
             lanes="pthread_id",
-            warnings=[*unseen_warnings(unseen), *self._direct_warnings()],
+            warnings=[*unseen_warnings(unseen), *([direct] if self._direct_opens else [])],
             made_by={} if self._strace else self._mapped.inferred,
         )
-
-    def _direct_warnings(self) -> list[str]:
-        if not self._direct_opens:
-            return []
-        return [
-            f"{format_counted(self._direct_opens, 'open')} asked for direct I/O (O_DIRECT), which bypasses the page "
-            "cache: replay with `run --api direct`"
-        ]
 
     def rows(self, folder: Path, spans: JobSpans) -> Iterator[RankRows]:
         for rank, processes in enumerate(self._job.ranks):

@@ -124,7 +124,7 @@ def read_process(path: Path) -> ProcessMarks:
         (slot, int(rows["t"][slot]), end[slot], int(rows["thread"][slot])) for slot in begun.tolist() if slot in end
     ]
     named = rows[rows["kind"] == made.RANK]
-    kept = (rows["kind"] > 0) & (rows["kind"] < len(made.KINDS))
+    kept = (rows["kind"] > 0) & (rows["kind"] < made.KINDS)
     kept &= ~np.isin(rows["kind"], (made.ANCHOR, made.ANCHOR_END, made.RANK))
     return ProcessMarks(
         path=path,

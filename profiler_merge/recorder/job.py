@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -123,10 +124,9 @@ def find_tracer(
         return tracers.find_strace(environment)
     if options.tracer == DFTRACER:
         return tracers.find_dftracer(environment, command)
-    if options.tracer == REQUESTS:
-        return tracers.without_tracer(REQUESTS, environment, command, _ONLY_REQUESTS)
-    if options.tracer == MARKS:
-        return tracers.without_tracer(MARKS, environment, command, _NO_IO)
+    if options.tracer in (REQUESTS, MARKS):
+        note = _NO_IO if options.tracer == MARKS else _ONLY_REQUESTS
+        return tracers.without_tracer(options.tracer, environment, command, note)
     if options.library is not None:
         if not options.library.is_file():
             raise RecordingError(f"{options.library} does not exist: --library names Darshan's libdarshan.so")
@@ -189,12 +189,10 @@ def record_job(
     # A log without content is of a process that was killed: `began` accounts for it.
     written = [path for path in tracers.find_below(logs, tracer.patterns) if path.stat().st_size]
     if tracer.name != REQUESTS:  # each process with a client has a log: only those with a request or a connection
-        written += [log for log in tracers.find_below(logs, (f"*{SUFFIX}",)) if _says_something(log.read_bytes())]
+        written += [
+            log for log in tracers.find_below(logs, (f"*{SUFFIX}",)) if re.search(rb"\n[RS]\t", log.read_bytes())
+        ]
     return RecordedJob(ended=ended, tracer=tracer, logs=tuple(written), profiles=profiles, warnings=tuple(warnings))
-
-
-def _says_something(log: bytes) -> bool:
-    return b"\nR\t" in log or b"\nS\t" in log
 
 
 def _is_program(word: str, environment: Mapping[str, str]) -> bool:

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -323,35 +324,32 @@ _HOOKS = {
 """Module -> the function that changes it after it was imported."""
 
 
-class _Finder:
-    """Finds the modules of _HOOKS as the other finders do, and has them changed when they are loaded."""
+_busy: set = set()
 
-    def __init__(self) -> None:
-        self._busy: set = set()
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
-        """As `importlib.abc.MetaPathFinder`; None for all other modules."""
-        if name not in _HOOKS or name in self._busy:
-            return None
-        self._busy.add(name)
+def _find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+    """The spec of a module of _HOOKS as the other finders find it, to be changed when it is loaded; None for others."""
+    if name not in _HOOKS or name in _busy:
+        return None
+    _busy.add(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    finally:
+        _busy.discard(name)
+    if spec is None or spec.loader is None:
+        return None
+    load = spec.loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        load(module)
+        log.write()
         try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._busy.discard(name)
-        if spec is None or spec.loader is None:
-            return None
-        load = spec.loader.exec_module
+            _HOOKS[name](module)
+        except Exception as error:  # a client of an unknown version: the job matters more than its recording
+            sys.stderr.write("dxt-replay: requests through %s are not recorded: %r\n" % (name, error))
 
-        def exec_module(module: Any) -> None:
-            load(module)
-            log.write()
-            try:
-                _HOOKS[name](module)
-            except Exception as error:  # a client of an unknown version: the job matters more than its recording
-                sys.stderr.write("dxt-replay: requests through %s are not recorded: %r\n" % (name, error))
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec
 
 
 def _real_close(self: Any, *arguments: Any, **more: Any) -> None:
@@ -372,4 +370,4 @@ def install() -> None:
     """Record the requests of this process and the bytes of its connections, if there is a folder for them."""
     if os.environ.get(FOLDER_VARIABLE):
         socket.socket._real_close = _real_close  # type: ignore[attr-defined]
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))  # type: ignore[arg-type]
