@@ -494,7 +494,7 @@ def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[
     firsts = firsts or [each for each in job if each.is_spawned]
     if not firsts:
         raise LogError("all logs are of forked workers: give the log of the process that forked them, too")
-    ranks = (_started_ranks(job) if len(firsts) == 1 else ()) or _ranks_among(firsts)
+    ranks = _marked_ranks(job) or _ranks_among(firsts)
     # A program of a recording that only opened files may have read them by calls that no log shows.
     idle = [
         each
@@ -510,15 +510,15 @@ def _rank_processes(logs: Sequence[DarshanLog]) -> tuple[list[ProcessLog], list[
     return processes, [*warnings, *notes]
 
 
-def _started_ranks(job: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
-    """The processes of a recording in which one program started its ranks, as `torch.multiprocessing.spawn` does: each
-    has marks of a loop, and of its rank. In the order of the ranks; empty for fewer than two."""
+def _marked_ranks(job: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
+    """The processes of a recording that have marks of a loop, and of its rank, whatever started them: torchrun, or
+    `torch.multiprocessing.spawn`. In the order of the ranks; empty unless these are two and more from 0 on."""
     found: dict[int, ProcessFacts] = {}
     for each in job:
         for marks in each.marks():
             if marks.loops and marks.rank >= 0 and found.setdefault(marks.rank, each) is not each:
                 return ()
-    return [found[rank] for rank in sorted(found)] if len(found) > 1 else ()
+    return [found[rank] for rank in sorted(found)] if len(found) > 1 and max(found) < len(found) else ()
 
 
 def _ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:

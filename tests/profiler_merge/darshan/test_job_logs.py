@@ -310,16 +310,20 @@ def marks_of(recording, pid, parent, rank=-1, steps=0):
     return path
 
 
-def test_ranks_that_the_program_spawns_are_those_of_their_marks_and_their_workers_are_theirs(recording):
+@pytest.mark.parametrize(
+    ("exe", "who"),
+    [(SPAWNED, "the program that started the ranks"), (b"python -u rank.py", "1 process that ran another program")],
+)
+def test_ranks_that_a_program_starts_are_those_of_their_marks_and_their_workers_are_theirs(recording, exe, who):
     logs = [process_log(recording, 9)]
     for pid, parent, rank, steps in ((10, 9, 1, 3), (11, 9, 0, 3), (12, 10, -1, 0), (13, 11, -1, 0)):
         marks_of(recording, pid, parent, rank, steps)
-        logs.append(process_log(recording, pid, exe=SPAWNED, at=990 + pid, run_s=5))
+        logs.append(process_log(recording, pid, exe=exe if steps else SPAWNED, at=990 + pid, run_s=5))
     job = open_job(logs)
-    assert (job.nprocs, job.first.job.exe) == (2, "python train.py")
+    assert (job.nprocs, job.first.job.exe) == (2, "python train.py" if exe == SPAWNED else "python -u rank.py")
     found = {pid: (rank, worker > 0) for pid, rank, worker in roles(job)}
     assert found == {9: (0, True), 10: (1, False), 11: (0, False), 12: (1, True), 13: (0, True)}
-    assert job.warnings == ("the I/O of the program that started the ranks (train.py) is counted with rank 0",)
+    assert job.warnings == (f"the I/O of {who} (train.py) is counted with rank 0",)
 
 
 def test_the_killed_processes_of_a_recording_are_placed_by_their_marks(recording):
