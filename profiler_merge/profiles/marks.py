@@ -591,21 +591,28 @@ def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndar
     rows = marks.own.rows
     made_ns = rows["t"][(rows["thread"] == loop.thread) & ~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
     mine = operations.pid == marks.own.pid
-    traced = operations.origin != RECONSTRUCTED
-    if (mine & ~traced & np.isin(operations.op, (READ, WRITE))).any():  # nothing tells which thread opened them either
-        mine &= traced
-    told = [lane for lane, thread in operations.threads.items() if thread == loop.thread]
-    if told:
-        return mine & np.isin(operations.lane, told)
-    got = rows["t"][np.isin(rows["kind"], (made.GET, made.GET_END))]
-    lanes = []
-    for lane in np.setdiff1d(operations.lane[mine], list(operations.threads)).tolist():
-        own = mine & (operations.lane == lane) & traced
-        first = np.searchsorted(made_ns, operations.start_ns[own] + CLOCK_NS)
-        within_get = np.searchsorted(got, operations.start_ns[own] + CLOCK_NS) % 2 == 1 if loop.got else np.False_
-        if not ((np.searchsorted(made_ns, operations.end_ns[own] - CLOCK_NS) > first) | within_get).any():
-            lanes.append(lane)
-    return mine & np.isin(operations.lane, lanes if len(lanes) == 1 else [])
+    first = np.searchsorted(made_ns, operations.start_ns + CLOCK_NS)
+    within = np.searchsorted(made_ns, operations.end_ns - CLOCK_NS) > first
+    if loop.got:
+        got = rows["t"][np.isin(rows["kind"], (made.GET, made.GET_END))]
+        within |= np.searchsorted(got, operations.start_ns + CLOCK_NS) % 2 == 1
+    traced, every = operations.origin != RECONSTRUCTED, mine
+    rebuilt = mine & ~traced & np.isin(operations.op, (READ, WRITE))
+    if rebuilt.any():  # nothing tells which thread opened them either
+        mine = mine & traced
+    lanes = [lane for lane, thread in operations.threads.items() if thread == loop.thread]
+    if not lanes:
+        lanes = np.setdiff1d(operations.lane[mine], list(operations.threads)).tolist()
+        lanes = [each for each in lanes if not (mine & traced & (operations.lane == each) & within).any()]
+        lanes = lanes if len(lanes) == 1 else []
+    own, files = mine & np.isin(operations.lane, lanes), operations.file_id[rebuilt]
+    if not len(files) or (own != mine).any():
+        return own
+    # Nothing is traced of other threads. Where this one reads the same files itself (np.load), it made their rebuilt
+    # reads too; the times of a file's only one are counted.
+    once = rebuilt & np.isin(operations.file_id, np.flatnonzero(np.bincount(files) == 1))
+    seen = operations.file_id[own & (operations.op == READ)]
+    return own if (once & within).any() or not np.isin(files, seen).all() else every
 
 
 def own_io(marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.ndarray) -> Intervals:
