@@ -45,6 +45,10 @@ class Doubt:
             return [f"How long this training takes on other storage is not known: {self.reason}."]
         return [f"How long this training takes on other storage is known within bounds only: {self.reason}."]
 
+    def unless_known(self, reason: str) -> Doubt:
+        """UNKNOWN for a reason that is not empty."""
+        return Doubt(state=UNKNOWN, reason=reason) if reason else self
+
     def between(self, low_ns: float, high_ns: float, recorded_ns: float) -> tuple[int, int]:
         """The interval of predicted times from `low_ns` to `high_ns`, widened by the error.
 

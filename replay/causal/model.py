@@ -280,13 +280,7 @@ def _doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
     busy = Intervals.union_of(np.concatenate(starts), np.concatenate(ends))
     loop_ns = max(loop.exit_ns - loop.entry_ns, 1)
     if not loop.input_waits:
-        reading_ns = int(busy.covered_within(np.array([loop.entry_ns]), np.array([loop.exit_ns]))[0])
-        if reading_ns <= DOUBTED_SHARE * loop_ns:
-            return ""
-        return (
-            f"reads last {100 * reading_ns / loop_ns:.0f} % of the training loop, and the profile does not show when "
-            "the loop waits for them; record with recording() and r.step(), which mark it"
-        )
+        return unshown(int(busy.covered_within(np.array([loop.entry_ns]), np.array([loop.exit_ns]))[0]), loop_ns)
     begin, end = loop.begin_ns[loop.fetches], loop.fetch_ends_ns
     waited_ns = int(busy.covered_within(begin, end).sum())
     given_ns = int((np.clip(last_end_ns[loop.fetches], begin, end) - begin).sum())
@@ -296,6 +290,16 @@ def _doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
     return (
         f"the loop waits for input during {100 * waited_ns / loop_ns:.0f} % of its time while its files are read, and "
         f"the model explains {100 * given_ns / loop_ns:.0f} % by reads: which reads a batch waits for is not known"
+    )
+
+
+def unshown(reading_ns: float, loop_ns: float, at_most: str = "") -> str:
+    """The doubt of a loop that does not show when it waits, on storage where its reads last so long; empty for none."""
+    if reading_ns <= DOUBTED_SHARE * max(loop_ns, 1):
+        return ""
+    return (
+        f"reads last {at_most}{min(100 * reading_ns / loop_ns, 100):.0f} % of the training loop, and the profile does "
+        "not show when the loop waits for them; record with recording() and r.step(), which mark it"
     )
 
 

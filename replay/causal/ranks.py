@@ -66,7 +66,8 @@ class RankNotes:
 
     collectives_ns: int64, durations of its collectives in order. step_number: int32, its profiled steps.
     recorder_ns: how long it waited for the recording. outside_share: the share of the loop's bytes that steps outside
-    of the profile consume. input_waits, doubt: as of its loop and model.
+    of the profile consume. input_waits, doubt: as of its loop and model. unshown: its reads for which the loop may wait
+    where the capture does not show it.
     """
 
     collectives_ns: np.ndarray
@@ -75,6 +76,7 @@ class RankNotes:
     recorder_ns: int
     outside_share: float
     doubt: str
+    unshown: int = 0
 
     @classmethod
     def of(cls, model: LoopModel, waits: Intervals) -> RankNotes:
@@ -87,6 +89,7 @@ class RankNotes:
             recorder_ns=waits.length_ns,
             outside_share=feed.outside_bytes / feed.loop_bytes if feed.loop_bytes else 0.0,
             doubt=model.doubt,
+            unshown=0 if loop.input_waits or model.known is not None else model.reads,
         )
 
 

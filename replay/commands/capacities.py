@@ -198,7 +198,7 @@ def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> tuple[float
             f"on infinitely fast storage the accelerators of {name} would be used {found:.1f} %: no storage reaches "
             f"{limit_pct:g} %. Storage is not the limit; --utilisation {found * 0.95:.0f} asks for less"
         )
-    return found, predicted.job.doubt
+    return found, predicted.doubt
 
 
 def _simulated_pct(loads: Loads, first: CaptureOrPath, storage: str | Path, ranks: int) -> float:

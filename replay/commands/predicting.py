@@ -228,7 +228,7 @@ class Simulated(Result):
             "recorded_training_s": ns_to_seconds(self.recorded_training_ns),
             "recording_wait_s": None if self.recording_wait_ns is None else ns_to_seconds(self.recording_wait_ns),
             "change_pct": self.change_pct,
-            "doubt": asdict(self.prediction.job.doubt),
+            "doubt": asdict(self.prediction.doubt),
             **self.prediction.as_json(),
             "steps": [asdict(each) for each in self.prediction.steps()],
             "scaling": [each.as_json() for each in self.scaling],

@@ -45,7 +45,7 @@ from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, training_limits_ns
 from dxt_replay.traces.records import generated
-from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, SPANS_SCHEMA, WRITE, codes
+from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, READ, SPANS_SCHEMA, WRITE, codes
 from dxt_replay.traces.store import writer
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.unseen import nothing_recorded
@@ -582,6 +582,7 @@ def _finished(parts: Sequence[tuple[Tally, pa.Table]], process: _Process, output
         generated=generated(capture.info),
     )
     if options.pacing.pace is Pace.STEPS and not tally.stopped:
+        from dxt_replay.replay.causal.model import unshown
         from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 
         limits = training_limits_ns(spans)
@@ -591,8 +592,14 @@ def _finished(parts: Sequence[tuple[Tally, pa.Table]], process: _Process, output
             longest_log_wait_ns(capture.info, capture.spans),
             stood_still_ns=int(tally.stalls.covered_within(limits[:1], limits[1:]).sum()),
         )
-        reasons = (model["evidence"]["doubt"] or "" for model in tally.models.values())
-        doubt = doubt_of_capture(capture, context.steps if len(parts) == 1 else None, reasons)
+        evidence = [model["evidence"] for model in tally.models.values()]
+        doubt = doubt_of_capture(
+            capture, context.steps if len(parts) == 1 else None, (each["doubt"] or "" for each in evidence)
+        )
+        reads = [each["loop_reads"] for each in evidence if each["dependencies"] != "known" and not each["input_waits"]]
+        if reads and training is not None and READ in tally.latency_by_op:
+            reading_ns = max(reads) * tally.latency_by_op[READ].mean
+            doubt = doubt.unless_known(unshown(reading_ns, 1e9 * training.replayed_s, "up to "))
         result = replace(result, training=training, doubt=doubt)
     writer.write_spans(working, spans)
     # The files of the source without the columns that come from Darshan's counters.

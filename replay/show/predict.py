@@ -101,7 +101,7 @@ def simulation_sections(found: Simulated) -> list[Section]:
     times = listing("Where the time goes", SPENT, uses, bar_of=lambda row: float(row["spent_s"]))
     most = sorted(uses, key=lambda row: -row["spent_s"])[:3]
     said = [
-        *predicted.job.doubt.sentences,
+        *predicted.doubt.sentences,
         training_line(found),
         limit_sentence(predicted),
         *check_sentence(predicted),
@@ -109,7 +109,7 @@ def simulation_sections(found: Simulated) -> list[Section]:
     sections = [
         prose("", said),
         table("Prediction", SIMULATED, shown, {"storage": ": ".join(filter(None, (storage.name, storage.about)))}),
-        replace(times, brief=() if predicted.job.doubt.sentences else tuple(row["use"] for row in most)),
+        replace(times, brief=() if predicted.doubt.sentences else tuple(row["use"] for row in most)),
         listing("Steps that wait longest", STEPS, sorted(longest, key=lambda step: step["step"])),
         listing("How busy the storage is", RESOURCES, shown["resources"]),
         listing(

@@ -21,6 +21,7 @@ from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figur
 from dxt_replay.replay.causal.events import CODES, KINDS, EventLane, LaneTimes, Watch, run_lanes
 from dxt_replay.replay.causal.items import Meetings, with_meetings
 from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
+from dxt_replay.replay.causal.model import unshown
 from dxt_replay.replay.causal.ranks import RankItems, meetings_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.engine.items import (
@@ -251,6 +252,14 @@ class Prediction:
     checked: Agreement | None = None
 
     @property
+    def doubt(self) -> Doubt:
+        """How far this may be believed, on this storage."""
+        reads, use = max((each.notes.unshown for each in self.job.recorded), default=0), self.use
+        return self.job.doubt.unless_known(
+            unshown(reads * float(use.operation_ns[0]) / max(int(use.operations[0]), 1), self.training_ns, "up to ")
+        )
+
+    @property
     def elapsed_ns(self) -> int:
         """The median of the runs that differ in their seed alone."""
         return int(np.median([run.elapsed_ns for run in self.runs[: self.seeds]]))
@@ -273,7 +282,7 @@ class Prediction:
 
     def _interval(self, times_ns: Sequence[int], free_ns: int, which: int) -> tuple[int, int]:
         recorded_ns = 0 if self.job.recorded_ns is None else self.job.recorded_ns[which]
-        found = self.job.doubt.between(min(times_ns), max(times_ns), recorded_ns)
+        found = self.doubt.between(min(times_ns), max(times_ns), recorded_ns)
         return found if self.checked is None else self.checked.widened(found, free_ns)
 
     @property
@@ -324,7 +333,7 @@ class Prediction:
             "training_interval_s": [ns_to_seconds(limit) for limit in self.training_interval_ns],
             "check": None if self.checked is None else self.checked.as_json(),
             "runs": len(runs),
-            "model_error_pct": self.job.doubt.error_pct,
+            "model_error_pct": self.doubt.error_pct,
             "free_storage_s": ns_to_seconds(self.free.elapsed_ns),
             "storage_limits_pct": self.storage_pct,
             "accelerator_utilisation_pct": self.utilisation_pct,
