@@ -196,13 +196,6 @@ class Equality(Sums):
         self._apart[kind] += apart
         self._larger[kind] += larger
 
-    def merge(self, later: Equality) -> None:
-        self._used |= later._used
-        self._apart += later._apart
-        self._larger += later._larger
-        self._in_order += later._in_order
-        self._in_moves += later._in_moves
-
     def exactness(self, *, failed_recorded: int, failed_replayed: int) -> Exactness:
         """Equality over the ranks added. A failed operation moved no bytes, also where none were to be moved."""
         source_only, replay_only = (np.flatnonzero(here & ~there) for here, there in (self._used, self._used[::-1]))

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.compare.exactness import Equality, Work, file_numbers
 from dxt_replay.replay.plan.layers import LayerChoice
+from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures._passes import KeyTable, add_to_curves, follow_lanes
 from dxt_replay.traces.measures.access_pattern import AccessPattern
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
@@ -159,7 +160,7 @@ class Lateness(Sums):
 
     def __init__(self) -> None:
         self.lag, self.own = DistributionCollector(), DistributionCollector()
-        self.waited_ns = 0
+        self._waited_ns = [0]
         self._rank: int | None = None
         self._free_ns: dict[int, int] = {}
 
@@ -172,12 +173,11 @@ class Lateness(Sums):
         lag_ns, own_ns = start_ns - due_ns, np.maximum(start_ns - np.maximum(due_ns, self._thread_free(part)[due]), 0)
         self.lag.add(lag_ns)
         self.own.add(own_ns)
-        self.waited_ns = max(self.waited_ns, int((lag_ns - own_ns).max()))
+        self._waited_ns.append(int((lag_ns - own_ns).max()))
 
-    def merge(self, later: Lateness) -> None:
-        self.lag.merge(later.lag)
-        self.own.merge(later.own)
-        self.waited_ns = max(self.waited_ns, later.waited_ns)
+    @property
+    def waited_ns(self) -> int:
+        return max(self._waited_ns)
 
     def _thread_free(self, part: ReplayedRows) -> np.ndarray:
         """int64 (n,): when the operation before each read or write ended on its lane."""
@@ -266,25 +266,20 @@ class Side(Sums):
 
     `operations`: of any kind; `failed`: those that returned an error; `in_calls_ns`: the sum of their durations.
     `transfers`: reads and writes; `reconstructed`, `reconstructed_bytes`: those of them that no trace holds.
-    `limits_ns`: first start, last start and last end of the reads and writes; None without any.
     """
 
-    STAY = ("capture", "layers", "numbers", "_compute", "_mine")
-    _COUNTS = ("failed", "operations", "in_calls_ns", "transfers", "reconstructed", "reconstructed_bytes")
-    _PARTS = ("_io", "_pattern", "_latency", "lanes", "lateness", "curves")
+    STAY = ("capture", "layers", "numbers", "_files", "_compute", "_mine")
 
     def __init__(
         self, capture: Capture, layers: LayerChoice, numbers: np.ndarray, files: int, origin_ns: int, stride: int
     ) -> None:
         self.capture, self.layers, self.numbers, self._files = capture, layers, numbers, files
         self._mine, self._compute = frozenset(capture.ranks), union_by_rank(capture.spans, "compute")
-        self._io, self._pattern = (
-            IoCollector(capture.files.num_rows, self._compute),
-            AccessPattern(capture.files.num_rows),
-        )
+        files_here = capture.files.num_rows
+        self._io, self._pattern = IoCollector(files_here, self._compute), AccessPattern(files_here)
         self._latency, self.lanes = DistributionCollector(), LaneStarts(stride)
         self.lateness, self.curves = Lateness(), Curves(origin_ns)
-        self.limits_ns: tuple[int, int, int] | None = None
+        self._limits_ns: list[tuple[int, int, int]] = []  # of each batch
         self.failed = self.operations = self.in_calls_ns = 0
         self.transfers = self.reconstructed = self.reconstructed_bytes = 0
 
@@ -322,19 +317,15 @@ class Side(Sums):
         self.transfers += len(rows)
         self.reconstructed += int(untraced.sum())
         self.reconstructed_bytes += int(rows.length[untraced].sum())
-        self._widen((int(rows.start_ns.min()), int(rows.start_ns.max()), int(rows.end_ns.max())))
+        self._limits_ns.append((int(rows.start_ns.min()), int(rows.start_ns.max()), int(rows.end_ns.max())))
 
-    def merge(self, later: Side) -> None:
-        for name in self._PARTS:
-            getattr(self, name).merge(getattr(later, name))
-        for name in self._COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(later, name))
-        if later.limits_ns is not None:
-            self._widen(later.limits_ns)
-
-    def _widen(self, limits_ns: tuple[int, int, int]) -> None:
-        first, last, end = self.limits_ns or limits_ns
-        self.limits_ns = min(first, limits_ns[0]), max(last, limits_ns[1]), max(end, limits_ns[2])
+    @property
+    def limits_ns(self) -> tuple[int, int, int] | None:
+        """First start, last start and last end of the reads and writes; None without any."""
+        if not self._limits_ns:
+            return None
+        first, last, end = zip(*self._limits_ns, strict=True)
+        return min(first), max(last), max(end)
 
     @cached_property
     def totals(self) -> IoTotals:
@@ -391,15 +382,11 @@ class BothSides(Sums):
     def add(self, ranks: Sequence[int], on_rows: Callable[[int], None] = lambda rows: None) -> None:
         """Measure and compare ranks, small ones together. Raises: CaptureError when a part is damaged."""
         sides = self.recorded, self.replayed
-        counts = [sum(side.capture.stored_rows(rank) for side in sides) for rank in ranks]
-        for few in _together(counts, len(self.equality.paths)):
-            self.equality.add_ranks(ranks[few], *sides, *(side.add_ranks(ranks[few]) for side in sides))
-            on_rows(sum(counts[few]))
-
-    def merge(self, later: BothSides) -> None:
-        self.recorded.merge(later.recorded)
-        self.replayed.merge(later.replayed)
-        self.equality.merge(later.equality)
+        counts = {rank: sum(side.capture.stored_rows(rank) for side in sides) for rank in ranks}
+        least = (ROWS_TOGETHER * len(self.equality.paths) >> 31) + 1  # keys of files of several ranks have 31 bits
+        for few in few_together(ranks, lambda rank: max(counts[rank], least), ROWS_TOGETHER):
+            self.equality.add_ranks(few, *sides, *(side.add_ranks(few) for side in sides))
+            on_rows(sum(counts[rank] for rank in few))
 
 
 def measure_both(
@@ -410,13 +397,13 @@ def measure_both(
     Raises: CaptureError when a capture is damaged.
     """
     most = max(sum(map(capture.stored_rows, capture.ranks)) for capture in captures)
-    given = [first_start_ns(capture) for capture in captures], -(-most // MAX_SAMPLES) or 1
-    whole = BothSides(captures, layers, *given)
+    origins, stride = [first_start_ns(capture) for capture in captures], -(-most // MAX_SAMPLES) or 1
+    whole = BothSides(captures, layers, origins, stride)
     pieces = pieces_of_both(captures, len(captures) * workers.piece_operations)
     if len(pieces) == 1:
         whole.add(pieces[0], on_rows)
         return whole
-    work = partial(_measured, captures, layers, *given)
+    work = partial(_measured, captures, layers, origins, stride)
     with workers.results(work, pieces, operations=sum(map(work_of, captures)), named=_named) as results:
         for ranks, part in zip(pieces, results, strict=True):
             whole.merge(part)
@@ -424,32 +411,14 @@ def measure_both(
     return whole
 
 
-def _measured(
-    captures: Collection[Capture],
-    layers: Sequence[LayerChoice],
-    origins: Sequence[int],
-    stride: int,
-    ranks: Sequence[int],
-) -> BothSides:
-    """Some ranks alone, perhaps in another process."""
+def _measured(captures: Collection[Capture], layers: Any, origins: Any, stride: int, ranks: Sequence[int]) -> BothSides:
+    """Some ranks alone, perhaps in another process; the rest as of `BothSides`."""
     sides = BothSides([only_ranks(capture, ranks) for capture in captures], layers, origins, stride)
     sides.add(ranks)
     return sides
 
 
 _numbers_of = lru_cache(maxsize=1)(file_numbers)  # once in each process
-
-
-def _together(rows: Sequence[int], files: int) -> Iterator[slice]:
-    """The ranks in order, those with few rows together. `files`: keys of files of several ranks have 31 bits."""
-    begin = total = 0
-    for place, count in enumerate(rows):
-        if place > begin and (total + count > ROWS_TOGETHER or (place - begin + 1) * files >= 1 << 31):
-            yield slice(begin, place)
-            begin, total = place, 0
-        total += count
-    if rows:
-        yield slice(begin, len(rows))
 
 
 def _named(ranks: Sequence[int]) -> str:
