@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from dxt_replay.replay.regress.health import busy_warning, examine, jitter_doubt, session_warnings
 from dxt_replay.replay.regress.metrics import METRICS, MORE_IS_BETTER, MeasuredRun
-from dxt_replay.replay.regress.record import ExperimentRecord, RecordedMetric, RecordedVerdict
+from dxt_replay.replay.regress.record import ExperimentRecord, RecordedVerdict
 from dxt_replay.replay.regress.statistics import (
     ALPHA,
     Judgement,
@@ -181,13 +182,8 @@ class Regression:
     def record(self) -> ExperimentRecord:
         """The record that `dxt-replay regress --record` writes. Against a record, only the runs of this session."""
         metrics = {
-            name: RecordedMetric(
-                ratio=metric.found.ratio,
-                low=metric.found.low,
-                high=metric.found.high,
-                p_value=metric.found.p_value,
-                verdict=metric.judgement.verdict.value,
-            )
+            name: {each: getattr(metric.found, each) for each in ("ratio", "low", "high", "p_value")}
+            | {"verdict": metric.judgement.verdict.value}
             for name, metric in self.metrics.items()
         }
         result = RecordedVerdict(
@@ -212,28 +208,43 @@ def compare_sides(
     *,
     rule: Rule,
     against: ExperimentRecord | None = None,
-    obstacles: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-    doubts: Mapping[Verdict, str] | None = None,
     same_place: bool = False,
     **places: Any,
 ) -> Regression:
     """The result of all `runs`, in the order in which they ran. A pair that lacks a side does not count, nor does a
     metric that a run lacks.
 
-    `against`: a record in place of a baseline; `runs` are then of the candidate alone. `doubts`: verdict -> why it may
-    not be given; beside any other verdict it is a warning. `places`: the other fields of the result.
+    `against`: a record in place of a baseline; `runs` are then of the candidate alone. `same_place`: both sides are one
+    directory. `places`: the other fields of the result.
     """
+    recorded, counted = () if against is None else against.counted_runs(), [run for run in runs if run.counts]
+    options, noun = conditions.options, "pair" if against is None else "run"
+    obstacles, warnings = examine(
+        [*recorded, *counted],
+        threshold_pct=rule.threshold_pct,
+        closed_loop=options.pace != "timed",
+        direct=options.direct,
+    )
+    left_out = [
+        f"{noun} {run.pair} is left out: its run on the {run.side} was {run.disturbed}"
+        for run in runs
+        if run.pair and run.disturbed
+    ]
+    warnings = [*left_out, *busy_warning(counted), *warnings]
+    # Verdict -> why it may not be given; beside any other verdict it is a warning.
+    doubts = jitter_doubt(recorded, counted)
+    if same_place:
+        noise = "both sides are the same directory, so the difference is noise"
+        doubts = {Verdict.REGRESSION: noise, Verdict.IMPROVEMENT: noise}
     if against is None:
-        by_place = {(run.side, run.pair): run for run in runs if run.counts}
+        by_place = {(run.side, run.pair): run for run in counted}
         pairs = sorted(pair for side, pair in by_place if side == BASELINE and (CANDIDATE, pair) in by_place)
         before, after = ([by_place[side, pair] for pair in pairs] for side in (BASELINE, CANDIDATE))
         ratio, least = paired_ratio, least_pairs
     else:
-        recorded = enumerate(against.counted_runs(), 1)
-        before = [replace(run, side=BASELINE, pair=number, capture=None) for number, run in recorded]
-        after = [run for run in runs if run.counts]
-        runs = [*before, *runs]
+        warnings = [*session_warnings(recorded, runs, conditions.primary), *warnings]
+        before = [replace(run, side=BASELINE, pair=number, capture=None) for number, run in enumerate(recorded, 1)]
+        after, runs = counted, [*before, *runs]
         ratio, least = unpaired_ratio, partial(least_runs, len(before))  # type: ignore[assignment]
     primary, both = conditions.primary, [*before, *after] if before and after else []
     names = [name for name in METRICS if both and all(name in run.metrics for run in both)]
@@ -256,9 +267,8 @@ def compare_sides(
     }
     needed = least(ALPHA / len(others)) if others else 0
     deciding, itself = metrics.get(primary), next((ratios[name] for name in _STORAGE if name in ratios), None)
-    doubts = doubts or {}
     doubted = doubts.get(deciding.judgement.verdict) if deciding is not None else None
-    obstacles = [*obstacles, *([doubted] if doubted else [])]
+    obstacles += [doubted] if doubted else []
     warnings = [*dict.fromkeys(text for text in doubts.values() if text != doubted), *warnings]
     verdict, reason = Verdict.INCONCLUSIVE, f"the runs have no {primary} to compare"
     if any(run.stopped for run in runs):
@@ -269,9 +279,9 @@ def compare_sides(
     elif deciding is not None:
         verdict, reason = deciding.judgement.verdict, deciding.judgement.reason
     said = headline(verdict, reason, ratios.get(primary), more_is_better=primary in MORE_IS_BETTER)
-    if conditions.options.pace in _APPLICATION and verdict is not Verdict.INCONCLUSIVE:
+    if options.pace in _APPLICATION and verdict is not Verdict.INCONCLUSIVE:
         notices = "would not notice" if verdict is Verdict.NO_CHANGE else "would notice"
-        said = f"{_APPLICATION[conditions.options.pace]} {notices}: t{said[1:]}"
+        said = f"{_APPLICATION[options.pace]} {notices}: t{said[1:]}"
     tells = primary in _OF_THE_WHOLE and not same_place
     return Regression(
         headline=f"{NOISE}. {said}" if same_place else said,

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -124,10 +125,8 @@ def machine_environment(processes: int = 1, root: Path = ROOT) -> MachineEnviron
     memory = _fact(root / "proc/meminfo", "MemTotal").split()
     versions = {"dxt-replay": VERSION, "python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return MachineEnvironment(
         host=named.nodename,
         kernel=named.release,
@@ -143,12 +142,9 @@ def machine_environment(processes: int = 1, root: Path = ROOT) -> MachineEnviron
 
 
 def _fact(file: Path, name: str) -> str:
-    """The value of a line `name: value` of a file of /proc; empty where there is none."""
-    try:
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            return next((line.split(":", 1)[1].strip() for line in lines if line.split(":")[0].strip() == name), "")
-    except (OSError, IndexError):
-        return ""
+    """The value of a line `name: value`, one of the first, of a file of /proc; empty where there is none."""
+    found = re.search(rf"^{name}\s*:(.*)$", text_in(file), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _limits(root: Path) -> Iterator[tuple[str, str]]:

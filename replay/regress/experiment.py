@@ -17,10 +17,9 @@ from dxt_replay.replay.plan.layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace, RunOptions
 from dxt_replay.replay.ranks.mpi import Communicator, first_does
 from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, compare_sides
-from dxt_replay.replay.regress.health import busy_warning, examine, jitter_doubt, session_warnings
 from dxt_replay.replay.regress.metrics import MeasuredRun, measure_run, primary_metric
 from dxt_replay.replay.regress.record import ExperimentRecord, Side, observe
-from dxt_replay.replay.regress.statistics import Rule, Verdict
+from dxt_replay.replay.regress.statistics import Rule
 from dxt_replay.replay.run.feeder import Progress
 from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.story import choose_layers_together, derive_context, run_replay
@@ -84,11 +83,10 @@ def run_experiment(
 
     Raises: as `run_replay`; UsageError where processes of several nodes have no common directory to write to.
     """
-    chosen, keep, sides = experiment.candidate, experiment.keep, experiment.sides
+    chosen, keep, sides, against = experiment.candidate, experiment.keep, experiment.sides, experiment.against
 
     def begun() -> tuple[ExperimentRecord, list[str]]:
         primary, processes = primary_metric(capture, chosen.pacing.pace), comm.size
-        against = experiment.against
         return observe(capture, sides, against, processes=processes, primary=primary, warmup=WARM_UPS, seed=SEED)
 
     conditions, differences = first_does(comm, begun)
@@ -102,18 +100,33 @@ def run_experiment(
             progress = partial(report, f"run {number} of {len(order)}, {side}")
             result = run_replay(capture, _output(folder, pair, side, number), sides[side], comm, progress, context)
 
-            def measured(result: RunResult | None = result, side: Side = side, pair: int = pair) -> MeasuredRun:
-                """On process 0, which has the result; deletes the capture of the run where it is not kept."""
-                assert result is not None
-                run = measure_run(open_capture(result.capture), result, side=side, pair=pair, kept=keep is not None)
-                if keep is None:
-                    shutil.rmtree(result.capture, ignore_errors=True)
-                return run
-
-            runs.append(first_does(comm, measured))
+            runs.append(first_does(comm, partial(_measured, result, side, pair, kept=keep is not None)))
             if runs[-1].stopped:
                 break
-    return _result(capture, experiment, runs, conditions, differences) if comm.rank == 0 else None
+    if comm.rank:
+        return None
+    baseline = experiment.baseline or chosen
+    return compare_sides(
+        runs,
+        conditions,
+        rule=experiment.rule,
+        against=against,
+        same_place=against is None and len({(same_place(each.target), each.maps) for each in sides.values()}) == 1,
+        differences=differences,
+        capture=str(capture.path),
+        baseline=str(baseline.target) if against is None else against.targets["candidate"].target,
+        candidate=str(chosen.target),
+        repeats=experiment.repeats,
+    )
+
+
+def _measured(result: RunResult | None, side: Side, pair: int, *, kept: bool) -> MeasuredRun:
+    """On process 0, which has the result; deletes the capture of the run where it is not kept."""
+    assert result is not None
+    run = measure_run(open_capture(result.capture), result, side=side, pair=pair, kept=kept)
+    if not kept:
+        shutil.rmtree(result.capture, ignore_errors=True)
+    return run
 
 
 def schedule(repeats: int, sides: Sequence[Side] = (BASELINE, CANDIDATE)) -> list[tuple[int, Side]]:
@@ -225,50 +238,3 @@ def _settle(experiment: Experiment, comm: Communicator) -> None:
             with suppress(TargetError), open_target(target) as opened:
                 opened.sync()
     comm.barrier()
-
-
-def _result(
-    capture: Capture,
-    experiment: Experiment,
-    runs: Sequence[MeasuredRun],
-    conditions: ExperimentRecord,
-    differences: Sequence[str],
-) -> Regression:
-    options, against = experiment.candidate, experiment.against
-    recorded, counted = () if against is None else against.counted_runs(), [run for run in runs if run.counts]
-    obstacles, found = examine(
-        [*recorded, *counted],
-        threshold_pct=experiment.rule.threshold_pct,
-        closed_loop=options.pacing.pace is not Pace.TIMED,
-        direct=options.direct,
-    )
-    noun = "pair" if against is None else "run"
-    warnings = [
-        f"{noun} {run.pair} is left out: its run on the {run.side} was {run.disturbed}"
-        for run in runs
-        if run.pair and run.disturbed
-    ]
-    warnings += [*busy_warning(counted), *found]
-    baseline = experiment.baseline or options
-    same = against is None and len({(same_place(each.target), each.maps) for each in (baseline, options)}) == 1
-    doubts = jitter_doubt(recorded, counted)
-    if against is not None:
-        warnings = [*session_warnings(recorded, runs, conditions.primary), *warnings]
-    elif same:
-        noise = "both sides are the same directory, so the difference is noise"
-        doubts = {Verdict.REGRESSION: noise, Verdict.IMPROVEMENT: noise}
-    return compare_sides(
-        runs,
-        conditions,
-        rule=experiment.rule,
-        against=against,
-        obstacles=obstacles,
-        warnings=warnings,
-        doubts=doubts,
-        same_place=same,
-        differences=differences,
-        capture=str(capture.path),
-        baseline=str(baseline.target) if against is None else against.targets["candidate"].target,
-        candidate=str(options.target),
-        repeats=experiment.repeats,
-    )

@@ -54,53 +54,48 @@ def change_points(samples: Sequence[np.ndarray], margin: float, alpha: float) ->
     Time: as the square of the number of samples. Memory: 16 bytes a pair of samples.
     """
     looks = 2 * (len(samples) - 1)
-    if not looks or not samples:
+    if looks <= 0:
         return []
-    table, found, stretches = _Comparisons(samples, margin), [], [(0, len(samples))]
+    sizes = np.concatenate([[0], np.cumsum([len(sample) for sample in samples])])
+    sums = _exceeding(samples, sizes, margin)
+
+    def test(begin: int, at: int, end: int) -> tuple[float, float, int]:
+        """Two-sided p-value of a change at `at`, a figure that is smaller for a greater change, and the place."""
+        first, second = int(sizes[at] - sizes[begin]), int(sizes[end] - sizes[at])
+        if not first or not second:
+            return _NEVER, 0.0, at
+        most = int((sums[:, at, end] - sums[:, begin, end] - sums[:, at, at] + sums[:, begin, at]).max())
+        return min(2 * exceeding(most, first, second), 1.0), -most / (first * second), at
+
+    found, stretches = [], [(0, len(samples))]
     while stretches:
         begin, end = stretches.pop()
         ends = [begin]
         for at in range(begin + 1, end):
-            p_value, _, _ = table.test(ends[-1], at, at + 1)
+            p_value, _, _ = test(ends[-1], at, at + 1)
             if p_value <= alpha / looks:
                 found.append((at, p_value))
                 ends.append(at)
         for first, last in pairwise([*ends, end]):
-            tests = (table.test(first, at, last) for at in range(first + 1, last))
-            p_value, _, at = min(tests, default=(_NEVER, 0.0, 0))
+            p_value, _, at = min((test(first, at, last) for at in range(first + 1, last)), default=(_NEVER, 0.0, 0))
             if p_value <= alpha / looks:
                 found.append((at, p_value))
                 stretches += [(first, at), (at, last)]
     return [(at, min(looks * p_value, 1.0)) for at, p_value in sorted(found)]
 
 
-class _Comparisons:
-    """How many values of later samples exceed those of earlier ones by more than the margin, and the other way round.
-
-    Sums over rectangles of the matrix sample x sample, so that each test takes the same short time.
-    """
-
-    def __init__(self, samples: Sequence[np.ndarray], margin: float) -> None:
-        self._sizes = np.concatenate([[0], np.cumsum([len(sample) for sample in samples])])
-        values = np.concatenate([np.asarray(sample, dtype=np.float64) for sample in samples])
-        # Above, and below.
-        self._sums = np.zeros((2, len(samples) + 1, len(samples) + 1), dtype=np.int64)
-        for row, sample in enumerate(samples, start=1):
-            ordered = np.sort(sample)
-            exceeded = np.searchsorted(ordered, values - margin, side="left")
-            undercut = len(ordered) - np.searchsorted(ordered, values + margin, side="right")
-            for sums, found in zip(self._sums, (exceeded, undercut), strict=True):
-                sums[row, 1:] = np.diff(np.concatenate([[0], np.cumsum(found)])[self._sizes])
-        self._sums = self._sums.cumsum(axis=1).cumsum(axis=2)
-
-    def test(self, begin: int, at: int, end: int) -> tuple[float, float, int]:
-        """Two-sided p-value of a change at `at`, a figure that is smaller for a greater change, and the place."""
-        first, second = int(self._sizes[at] - self._sizes[begin]), int(self._sizes[end] - self._sizes[at])
-        if not first or not second:
-            return _NEVER, 0.0, at
-        sums = self._sums
-        most = int((sums[:, at, end] - sums[:, begin, end] - sums[:, at, at] + sums[:, begin, at]).max())
-        return min(2 * exceeding(most, first, second), 1.0), -most / (first * second), at
+def _exceeding(samples: Sequence[np.ndarray], sizes: np.ndarray, margin: float) -> np.ndarray:
+    """int64 (2, K + 1, K + 1): how many values of later samples exceed those of earlier ones by more than the margin,
+    and the other way round; sums over rectangles of sample x sample, so that each test takes the same short time."""
+    values = np.concatenate([np.asarray(sample, dtype=np.float64) for sample in samples])
+    sums = np.zeros((2, len(samples) + 1, len(samples) + 1), dtype=np.int64)
+    for row, sample in enumerate(samples, start=1):
+        ordered = np.sort(sample)
+        exceeded = np.searchsorted(ordered, values - margin, side="left")
+        undercut = len(ordered) - np.searchsorted(ordered, values + margin, side="right")
+        for place, counts in enumerate((exceeded, undercut)):
+            sums[place, row, 1:] = np.diff(np.concatenate([[0], np.cumsum(counts)])[sizes])
+    return sums.cumsum(axis=1).cumsum(axis=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,44 +235,38 @@ class History:
 
 
 def make_history(places: Sequence[Path], rule: Rule) -> History:
-    """The history of the records in files and folders. Raises: UsageError."""
-    records, skipped = find_records(places)
-    groups: dict[tuple[Any, ...], list[ExperimentRecord]] = {}
-    for record in records:
-        if any(run.metrics for run in record.counted_runs()):
-            key = (record.capture.digest, record.options, record.targets["candidate"].target)
-            groups.setdefault(key, []).append(record)
-        else:
-            skipped.append(record.name)
-    found = sorted((_series(group, rule) for group in groups.values()), key=lambda one: one.records[-1].start_ns)
-    return History(rule=rule, series=tuple(found), skipped=tuple(skipped))
-
-
-def find_records(places: Sequence[Path]) -> tuple[list[ExperimentRecord], list[str]]:
-    """Every record once, in order of time, and the names of the .json files of folders that are none.
+    """The history of the records in files and folders, each of them once.
 
     Raises: UsageError where a place cannot be read, a record is damaged, there is none, or there are too many.
     """
-    found: dict[str, ExperimentRecord] = {}
+    records: dict[str, ExperimentRecord] = {}
     skipped: list[str] = []
     runs = 0
     for path, given in _files(places):
         key = os.path.realpath(path)
-        if key in found:
+        if key in records:
             continue
         if not given and not is_record(path):
             skipped.append(path.name)
             continue
-        found[key] = read_record(path)
-        runs += len(found[key].runs)
-        if len(found) > MOST_RECORDS or runs > MOST_RUNS:
+        records[key] = read_record(path)
+        runs += len(records[key].runs)
+        if len(records) > MOST_RECORDS or runs > MOST_RUNS:
             raise UsageError(
                 f"more than {MOST_RECORDS:,} records, or {MOST_RUNS:,} runs: give the latest ones, by their names"
             )
-    if not found:
+    if not records:
         named = ", ".join(printable(place) for place in places[:3])
         raise UsageError(f"no record of an experiment in {named}: `dxt-replay regress --record FILE.json` writes one")
-    return sorted(found.values(), key=lambda record: (record.start_ns, record.name)), skipped
+    groups: dict[tuple[Any, ...], list[ExperimentRecord]] = {}
+    for record in sorted(records.values(), key=lambda record: (record.start_ns, record.name)):
+        if any(run.metrics for run in record.counted_runs()):
+            work = record.capture.digest, record.options, record.targets["candidate"].target
+            groups.setdefault(work, []).append(record)
+        else:
+            skipped.append(record.name)
+    found = sorted((_series(group, rule) for group in groups.values()), key=lambda one: one.records[-1].start_ns)
+    return History(rule=rule, series=tuple(found), skipped=tuple(skipped))
 
 
 def _files(places: Sequence[Path]) -> Iterator[tuple[Path, bool]]:

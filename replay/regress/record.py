@@ -29,7 +29,7 @@ from dxt_replay.replay.regress.environment import (
     target_changes,
     target_environment,
 )
-from dxt_replay.replay.regress.metrics import METRICS, Count, MeasuredRun, Value
+from dxt_replay.replay.regress.metrics import METRICS, Count, MeasuredRun
 from dxt_replay.replay.regress.statistics import MOST_RUNS as MOST_COMPARED
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows
@@ -81,27 +81,16 @@ class RecordedOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedMetric:
-    """The verdict on a metric: candidate / baseline with its interval, None where so few runs have none."""
-
-    ratio: Value
-    low: Value | None
-    high: Value | None
-    p_value: float
-    verdict: Decision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedVerdict:
-    """The verdict of the experiment. `against`: start of the record of the comparison, ns; None for pairs. `storage`:
-    what the storage itself did."""
+    """The verdict of the experiment. `metrics`: of each its ratio, low, high, p_value and verdict, for other programs.
+    `against`: start of the record of the comparison, ns; None for pairs. `storage`: what the storage itself did."""
 
     headline: str
     verdict: Decision
     reason: str
     threshold_pct: Annotated[float, msgspec.Meta(gt=0, le=1000)]
     alpha: Annotated[float, msgspec.Meta(ge=1e-4, le=0.5)]
-    metrics: Mapping[str, RecordedMetric]
+    metrics: Mapping[str, Mapping[str, float | str | None]]
     obstacles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     against: int | None = None

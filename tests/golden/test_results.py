@@ -14,7 +14,6 @@ import pytest
 
 from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
 from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression
-from dxt_replay.replay.regress.health import examine
 from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.regress import regression_sections
@@ -113,10 +112,7 @@ def experiment(
             measured(CANDIDATE, pair, times, stopped=stopped and pair == pairs, **candidate),
         ]
         runs += both if pair % 2 else both[::-1]
-    counted = [run for run in runs if not run.stopped]
-    obstacles, warnings = examine(counted, threshold_pct=5.0, closed_loop=True, direct=False)
-    places = {"baseline": "/mnt/old/twin", "candidate": "/mnt/new/twin"}
-    return result_of(runs, obstacles=obstacles, warnings=warnings, **places)
+    return result_of(runs, baseline="/mnt/old/twin", candidate="/mnt/new/twin")
 
 
 @pytest.fixture(params=[80, 120])

@@ -1,15 +1,11 @@
 """Runs and records of experiments that nobody made."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, compare_sides
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, compare_sides
 from dxt_replay.replay.regress.environment import BlockDevice, MachineEnvironment, TargetEnvironment
 from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.regress.record import ExperimentRecord, RecordedCapture, RecordedOptions, RecordedVerdict
@@ -19,9 +15,9 @@ _CHOICES = [field.name for field in dataclasses.fields(MeasuredRun)]
 ON_TIME = {"p50": 0.1, "p90": 1.0, "p99": 5.0, "max": 50.0}
 
 
-def run(side: str = BASELINE, pair: int = 1, **choices: Any) -> MeasuredRun:
+def run(side=BASELINE, pair=1, **choices) -> MeasuredRun:
     """A run without any trouble; what is no field of it is a metric."""
-    fields: dict[str, Any] = {
+    fields = {
         **{"operations": 100, "failed": 0, "short": 0, "left_out": 0, "bytes_read": 4096, "bytes_written": 0},
         **{"whole_s": 1.0, "starved_s": 0.0, "overhead_pct": 0.01, "lag_us": ON_TIME, "jitter_us": ON_TIME},
         **{"cache_policy": "cold", "resident_pct": 0.0, "stopped": False},
@@ -31,26 +27,23 @@ def run(side: str = BASELINE, pair: int = 1, **choices: Any) -> MeasuredRun:
     return MeasuredRun(side=side, pair=pair, metrics=metrics, **fields)
 
 
-def pairs(baseline: Sequence[float], candidate: Iterable[float], name: str = "elapsed_s") -> list[MeasuredRun]:
+def pairs(baseline, candidate, name="elapsed_s"):
     """Runs in pairs whose metric `name` has these values."""
-    runs = []
-    for pair, (before, after) in enumerate(zip(baseline, candidate, strict=True), start=1):
-        runs += [run(BASELINE, pair, **{name: before}), run(CANDIDATE, pair, **{name: after})]
-    return runs
+    both = enumerate(zip(baseline, candidate, strict=True), start=1)
+    sides = (BASELINE, CANDIDATE)
+    return [run(sides[k], pair, **{name: values[k]}) for pair, values in both for k in (0, 1)]
 
 
-def slower(factor: float, name: str = "elapsed_s") -> list[MeasuredRun]:
+def slower(factor, name="elapsed_s"):
     """Ten pairs in which the candidate is slower by this factor."""
     before, after = (np.random.default_rng(seed).normal(1.0, 0.01, 10) for seed in (1, 2))
     return pairs(before.tolist(), (factor * after).tolist(), name)
 
 
-def merged(*rows: list[MeasuredRun]) -> list[MeasuredRun]:
+def merged(*rows):
     """Runs that have the metrics of all of these."""
-    return [
-        run(same[0].side, same[0].pair, **{name: value for one in same for name, value in one.metrics.items()})
-        for same in zip(*rows, strict=True)
-    ]
+    metrics = ({name: value for one in same for name, value in one.metrics.items()} for same in zip(*rows, strict=True))
+    return [replace(one, metrics=found) for one, found in zip(rows[0], metrics, strict=True)]
 
 
 START_NS = 1_760_000_000_000_000_000
@@ -69,8 +62,10 @@ VERDICT = RecordedVerdict(
 )
 
 
-def record(values: Sequence[float] = (1.0, 1.01, 0.99), day: int = 0, **changes: Any) -> ExperimentRecord:
+def record(values=(1.0, 1.01, 0.99), day=0, **changes) -> ExperimentRecord:
     """A record of runs of the candidate with these elapsed times, made on `day`; `changes`: other fields."""
+    begin = START_NS + day * DAY_NS
+    timed = enumerate(values, start=1)
     made = ExperimentRecord(
         capture=RecordedCapture(name="run.capture", digest="d" * 64, operations=100),
         options=OPTIONS,
@@ -79,20 +74,17 @@ def record(values: Sequence[float] = (1.0, 1.01, 0.99), day: int = 0, **changes:
         seed=7,
         machine=MACHINE,
         targets={"candidate": TARGET},
-        runs=tuple(
-            run("candidate", pair, elapsed_s=value, start_ns=START_NS + day * DAY_NS + pair * 1_000_000_000)
-            for pair, value in enumerate(values, start=1)
-        ),
+        runs=tuple(run("candidate", pair, elapsed_s=value, start_ns=begin + pair * 10**9) for pair, value in timed),
         result=VERDICT,
         name=f"day-{day}.json",
     )
     return replace(made, **changes)
 
 
-def result_of(runs: Sequence[MeasuredRun], **changes: Any) -> Regression:
+def result_of(runs, **changes):
     """The result of these runs; `changes`: fields of the record or of its options, and arguments of `compare_sides`."""
     of_options = {name: changes.pop(name) for name in [*changes] if name in OPTIONS.__slots__}
     of_record = {name: changes.pop(name) for name in ("primary", "targets") if name in changes}
-    begun = replace(record(runs=(), result=None, targets={}), options=replace(OPTIONS, **of_options), **of_record)
+    begun = record(runs=(), **{"result": None, "targets": {}, "options": replace(OPTIONS, **of_options), **of_record})
     places = {"capture": "run.capture", "baseline": "/mnt/old", "candidate": "/mnt/new", "repeats": 10}
     return compare_sides(runs, begun, **{"rule": Rule(), "differences": [], **places, **changes})

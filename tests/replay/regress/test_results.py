@@ -2,20 +2,15 @@
 
 `tests/golden` has the text of each verdict."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as xml
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE
 from dxt_replay.replay.regress.health import busy_warning, examine, jitter_doubt, session_warnings
-from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.regress.statistics import Rule, Verdict
 from dxt_replay.replay.show.regress import junit_document, regress_page, regression_markdown, regression_sections
 from dxt_replay.replay.show.section import seconds
@@ -26,6 +21,7 @@ STEADY = [1.00, 1.01, 0.99, 1.02, 1.00, 0.98]
 SLOW_IO = (slower(3.0, "io_time_s"), slower(0.5, "bandwidth_mib_s"))
 WARM_UPS = [run(BASELINE, 0, elapsed_s=99.0), run(CANDIDATE, 0, elapsed_s=1.0)]
 UNFINISHED = run(BASELINE, 11, elapsed_s=0.1, stopped=True)
+OTHER_WORK = [replace(each, operations=99) if each.side == CANDIDATE else each for each in slower(1.5)]
 STOOD_STILL = slower(1.0)
 STOOD_STILL[4] = replace(STOOD_STILL[4], metrics={"elapsed_s": 4.0}, whole_s=4.0, stood_still_s=3.0)
 
@@ -37,7 +33,7 @@ STOOD_STILL[4] = replace(STOOD_STILL[4], metrics={"elapsed_s": 4.0}, whole_s=4.0
         (slower(0.8), {}, "improvement", 10, (0, 0)),
         (slower(1.0), {}, "no change", 10, (0, 0)),
         (slower(1.3), {"rule": Rule(threshold_pct=50.0)}, "no change", 10, (0, 0)),
-        (slower(1.5), {"obstacles": ["other work"]}, "inconclusive", 10, (0, 1)),
+        (OTHER_WORK, {}, "inconclusive", 10, (0, 1)),
         ([*slower(1.5), UNFINISHED], {}, "inconclusive", 10, (1, 1)),
         ([UNFINISHED], {}, "inconclusive", 0, (1, 1)),
         ([], {}, "inconclusive", 0, (0, 1)),
@@ -47,10 +43,8 @@ STOOD_STILL[4] = replace(STOOD_STILL[4], metrics={"elapsed_s": 4.0}, whole_s=4.0
         (slower(1.2)[:-1], {}, "regression", 9, (1, 1)),
         (STOOD_STILL, {}, "no change", 9, (0, 0)),
     ],
-)  # fmt: skip
-def test_the_verdict_its_status_and_its_junit_document(
-    runs: list[MeasuredRun], changes: Mapping[str, Any], verdict: str, counted: int, statuses: tuple[int, int]
-) -> None:
+)
+def test_the_verdict_its_status_and_its_junit_document(runs, changes, verdict, counted, statuses):
     found = result_of(runs, **changes)
     assert found.verdict.value == verdict
     assert len(found.metrics[found.primary].baseline if found.metrics else ()) == counted
@@ -58,32 +52,42 @@ def test_the_verdict_its_status_and_its_junit_document(
         assert found.fails(inconclusive_fails=choice) == status
         assert int(suite_of(found, inconclusive_fails=choice).attrib["failures"]) == status
     document = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert (document["verdict"], document["valid"]) == (verdict, not changes.get("obstacles"))
+    assert (document["verdict"], document["valid"]) == (verdict, runs is not OTHER_WORK)
     assert (len(document["runs"]), len(document["order"])) == (len(runs), sum(bool(each.pair) for each in runs))
 
 
-def test_a_metric_that_a_run_lacks_is_not_compared() -> None:
+def suite_of(found, *, inconclusive_fails=False):
+    """The suite of a document that is as junit-10.xsd wants it."""
+    root = xml.fromstring(junit_document(found, inconclusive_fails=inconclusive_fails))
+    (suite,) = root
+    assert (root.tag, suite.tag) == ("testsuites", "testsuite")
+    for key, path in (("tests", "testcase"), ("failures", "testcase/failure"), ("skipped", "testcase/skipped")):
+        assert int(suite.attrib[key]) == len(suite.findall(path))
+    assert all(root.attrib[key] == suite.attrib[key] for key in ("tests", "failures", "errors", "time"))
+    return suite
+
+
+def test_a_metric_that_a_run_lacks_is_not_compared():
     runs = merged(slower(1.0), slower(1.0, "io_time_s"))
     runs[3] = run(runs[3].side, runs[3].pair, elapsed_s=1.0)
     assert list(result_of(runs).metrics) == ["elapsed_s"]
     assert result_of(runs, primary="io_time_s").reason == "the runs have no io_time_s to compare"
 
 
-def test_both_verdicts_are_said_everywhere() -> None:
+def test_both_verdicts_are_said_everywhere():
     """Storage that is three times slower, which this training does not notice."""
     found = result_of(merged(slower(1.0), slower(3.0, "io_time_s")))
     assert found.headline.startswith("This training would not notice: the candidate is as fast as the baseline, within")
     assert found.storage.startswith("The storage itself is 3.0 times slower (")
     assert regression_sections(found)[0].rows[1] == (found.storage,)
     case = suite_of(found).find("testcase[@name='elapsed_s']/system-out")
-    assert case is not None
-    assert (case.text or "").splitlines()[:2] == [found.headline, found.storage]
+    assert case.text.splitlines()[:2] == [found.headline, found.storage]
     root = replace(TARGET, mount_point="/", file_system="overlay")
     on_root = result_of(slower(1.0), targets={"baseline": root, "candidate": root})
     assert "Both sides lie on the root file system (overlay)" in regression_sections(on_root)[0].rows[1][0]
 
 
-def test_metrics_that_do_not_decide_share_their_probability_of_an_error() -> None:
+def test_metrics_that_do_not_decide_share_their_probability_of_an_error():
     """What alone would be told is not told among as many."""
     names = ["io_time_s", "metadata_time_s", "latency_mean_us", "read_latency_p50_us", "read_latency_p99_us"]
     doubtful = [1.2] * 7 + [0.99, 0.98, 0.97]
@@ -109,22 +113,13 @@ def test_metrics_that_do_not_decide_share_their_probability_of_an_error() -> Non
     assert result_of(runs[:6]).as_json()["metrics"]["elapsed_s"]["ci"] == [None, None]
 
 
-def suite_of(found: Regression, *, inconclusive_fails: bool = False) -> xml.Element:
-    """The suite of a document that is as junit-10.xsd wants it."""
-    root = xml.fromstring(junit_document(found, inconclusive_fails=inconclusive_fails))
-    (suite,) = root
-    assert (root.tag, suite.tag) == ("testsuites", "testsuite")
-    counts = {"tests": "testcase", "failures": "testcase/failure", "skipped": "testcase/skipped"}
-    assert {key: int(suite.attrib[key]) for key in counts} == {
-        key: len(suite.findall(path)) for key, path in counts.items()
-    }
-    assert all(root.attrib[key] == suite.attrib[key] for key in ("tests", "failures", "errors", "time"))
-    return suite
+def warned(runs, text):
+    return [replace(runs[0], warnings=(text,)), *runs[1:]]
 
 
-def test_names_command_neither_a_forge_nor_a_ci_server() -> None:
+def test_names_command_neither_a_forge_nor_a_ci_server():
     hostile = "/a|b`c`<img src=x>@somebody #17 [x](y) ~~z~~\x1b[2J\n**bold**"
-    lines = regression_markdown(result_of(slower(1.2), candidate=hostile, warnings=["mind"])).splitlines()
+    lines = regression_markdown(result_of(warned(slower(1.2), "mind"), candidate=hostile)).splitlines()
     shown = next(line for line in lines if line.startswith("- candidate"))
     assert r"a\|b\`c\`\<img src=x\>@<!-- -->somebody #<!-- -->17 \[x\](y) \~\~z\~\~\\x1b\[2J\\n\*\*bold\*\*" in shown
     assert lines[0].startswith("**This training would notice: the candidate is 19.7 % slower (19.0 to 20.4 %): regress")
@@ -133,13 +128,11 @@ def test_names_command_neither_a_forge_nor_a_ci_server() -> None:
     assert {line.count(" | ") for line in table} == {5}
     assert "- mind" in lines
     name = "/data/<&\"'\x00\x1b[31m\udcff ]]> \ufffe é 字 \U0001f600"
-    suite = suite_of(result_of(slower(1.5), candidate=name, warnings=[name]))
+    suite = suite_of(result_of(warned(slower(1.5), name), candidate=name))
     shown = "/data/<&\"'\\x00\\x1b[31m\\udcff ]]> \\ufffe é 字 \U0001f600"
     assert suite.attrib["name"] == f"run.capture: {shown} against /mnt/old"
     failure = suite.find("testcase[@name='elapsed_s']/failure")
-    assert failure is not None
-    assert failure.attrib["type"] == "regression"
-    assert "ratio 1.49" in (failure.text or "")
+    assert (failure.attrib["type"], "ratio 1.49" in failure.text) == ("regression", True)
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
@@ -149,7 +142,7 @@ AFTER = [1.21, 1.19, 1.20, 1.25, 1.18, 1.20, 1.22]
 WARMED_UP = [run(BASELINE, 0, elapsed_s=2.0), run(CANDIDATE, 0, elapsed_s=2.5), *pairs(BEFORE, AFTER)]
 
 
-def test_the_page_has_verdicts_a_dot_for_each_run_and_all_figures_and_runs_nothing() -> None:
+def test_the_page_has_verdicts_a_dot_for_each_run_and_all_figures_and_runs_nothing():
     result = result_of(WARMED_UP)
     page = regress_page(result)
     assert len(page.encode()) < 100_000
@@ -175,14 +168,14 @@ def test_the_page_has_verdicts_a_dot_for_each_run_and_all_figures_and_runs_nothi
 
 
 @pytest.mark.parametrize("metric", [{"elapsed_s": 1.0}, {}])
-def test_the_page_of_an_experiment_that_was_stopped_at_once_shows_what_there_is(metric: dict[str, float]) -> None:
+def test_the_page_of_an_experiment_that_was_stopped_at_once_shows_what_there_is(metric):
     page = regress_page(result_of([run(BASELINE, 1, **metric), run(CANDIDATE, 1, stopped=True)]))
     assert "candidate, stopped" in Elements(page).cells
     assert "the experiment was stopped after 0 pairs" in page
 
 
 @pytest.mark.parametrize(("name", "shown"), list(zip(HOSTILE, SHOWN, strict=True)))
-def test_names_of_directories_stay_text(name: str, shown: str) -> None:
+def test_names_of_directories_stay_text(name, shown):
     elements = Elements(regress_page(result_of(WARMED_UP, baseline=name)))
     assert shown in elements.cells
     assert (len(elements.of("script")), elements.of("img")) == (1, [])
@@ -221,16 +214,12 @@ KEPT = {"resident_pct": 100.0, "keeps_pages": True}
         ({"warnings": ("2 files are on tmpfs",)}, {}, "", "2 files are on tmpfs"),
     ],
 )
-def test_what_makes_a_comparison_invalid_or_doubtful(
-    different: dict[str, Any], choices: dict[str, Any], obstacle: str, warning: str
-) -> None:
-    runs = [run(BASELINE, pair, **choices.get("baseline", {})) for pair in (1, 2, 3)]
-    runs += [run(CANDIDATE, pair, **different) for pair in (1, 2, 3)]
+def test_what_makes_a_comparison_invalid_or_doubtful(different, choices, obstacle, warning):
     given = {"threshold_pct": 5.0, "closed_loop": True, "direct": False, **choices}
-    given.pop("baseline", None)
+    both = ((BASELINE, given.pop("baseline", {})), (CANDIDATE, different))
+    runs = [run(side, pair, **fields) for side, fields in both for pair in (1, 2, 3)]
     for told, expected in zip(examine(runs, **given), (obstacle, warning), strict=True):
-        assert len(told) == bool(expected)
-        assert expected in "".join(told)
+        assert (len(told), expected in "".join(told)) == (bool(expected), True)
 
 
 # ---------------------------------------------------------------------------------------------------- against a record
@@ -240,7 +229,7 @@ def test_what_makes_a_comparison_invalid_or_doubtful(
     ("factor", "verdict"),
     [(1.3, "regression"), (0.7, "improvement"), (1.001, "no change"), (1.03, "inconclusive")],
 )
-def test_the_runs_of_the_record_are_the_baseline(factor: float, verdict: str) -> None:
+def test_the_runs_of_the_record_are_the_baseline(factor, verdict):
     earlier, runs = record(STEADY), record([factor * value for value in STEADY], day=1).runs
     found = result_of(runs, against=earlier, differences=["kernel 6.1.0 -> 6.8.0"], targets={"candidate": TARGET})
     assert (found.verdict.value, found.fails()) == (verdict, verdict == "regression")
@@ -250,7 +239,6 @@ def test_the_runs_of_the_record_are_the_baseline(factor: float, verdict: str) ->
     assert float(suite_of(found).attrib["time"]) == pytest.approx(factor * sum(STEADY), abs=1e-3), "its own runs"
     made = found.record()
     assert [one.start_ns >= START_NS + DAY_NS for one in made.runs] == [True] * 6, "the runs of this session alone"
-    assert made.result is not None
     assert (made.result.against, set(made.targets)) == (earlier.start_ns, {"candidate"})
     markdown = regression_markdown(found)
     assert "Not as it was for the record: kernel 6.1.0 -\\> 6.8.0" in markdown.split("\n\n")[1]
@@ -258,17 +246,17 @@ def test_the_runs_of_the_record_are_the_baseline(factor: float, verdict: str) ->
     assert found.compared_with == "the record day-0.json"
 
 
-def test_a_session_that_drifted_is_named() -> None:
+def test_a_session_that_drifted_is_named():
     steady, drifting = record([1.0, 1.01] * 6), record([*np.linspace(1.0, 1.5, 12).tolist()])
     assert len(session_warnings(steady.runs, steady.runs, "elapsed_s")) == 1
     assert "the runs of the record drifted by +2" in session_warnings(drifting.runs, steady.runs, "elapsed_s")[1]
     assert "this session drifted" in session_warnings(steady.runs, drifting.runs, "elapsed_s")[1]
 
 
-def on_machine(us: float | None, factor: float = 1.0) -> tuple[MeasuredRun, ...]:
-    jitter = None if us is None else {"p90": us}
-    found = (run("candidate", pair, elapsed_s=factor * value, jitter_us=jitter) for pair, value in enumerate(STEADY, 1))
-    return tuple(found)
+def on_machine(us, factor=1.0):
+    jitter = None if us is None else {"p90": us, "p99": us}
+    values = enumerate((factor * value for value in STEADY), start=1)
+    return tuple(run("candidate", pair, elapsed_s=value, jitter_us=jitter) for pair, value in values)
 
 
 @pytest.mark.parametrize(
@@ -280,27 +268,21 @@ def on_machine(us: float | None, factor: float = 1.0) -> tuple[MeasuredRun, ...]
         (100.0, 1120.0, 0.5, Verdict.IMPROVEMENT),
     ],
 )
-def test_another_load_of_the_machine_voids_only_what_it_explains(
-    recorded_us: float, us: float, factor: float, verdict: Verdict
-) -> None:
+def test_another_load_of_the_machine_voids_only_what_it_explains(recorded_us, us, factor, verdict):
     recorded, runs = on_machine(recorded_us), on_machine(us, factor)
-    found = result_of(runs, against=record(runs=recorded), doubts=jitter_doubt(recorded, runs))
+    found = result_of(runs, against=record(runs=recorded))
     assert (found.verdict, found.as_json()["valid"]) == (verdict, verdict is not Verdict.INCONCLUSIVE)
     word = "quieter" if us < recorded_us else "busier"
     assert " ".join((*found.obstacles, *found.warnings)).count(f"the machine was {word}: an idle thread") == 1
-
-
-@pytest.mark.parametrize("factor", [1.5, 0.5, 1.0])
-def test_the_same_directory_twice_is_noise(factor: float) -> None:
-    doubts = dict.fromkeys((Verdict.REGRESSION, Verdict.IMPROVEMENT), "so the difference is noise")
-    found = result_of(slower(factor), doubts=doubts, same_place=True)
-    assert found.headline.startswith("The same directory twice: this is noise. ")
-    assert not found.fails()
-    assert [*found.obstacles, *found.warnings] == ["so the difference is noise"]
-
-
-def test_a_machine_that_was_alike_or_busy() -> None:
     for before, after in ((300.0, 300.0), (9000.0, 4000.0), (300.0, 950.0), (300.0, None)):
         assert jitter_doubt(on_machine(before), on_machine(after)) == {}
     assert busy_warning(on_machine(300.0)) == busy_warning(on_machine(None)) == []
     assert busy_warning(on_machine(1120.0))[0].startswith("the machine was busy: an idle thread woke up to 1.12 ms")
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.5, 1.0])
+def test_the_same_directory_twice_is_noise(factor):
+    found = result_of(slower(factor), same_place=True)
+    assert found.headline.startswith("The same directory twice: this is noise. ")
+    assert not found.fails()
+    assert [*found.obstacles, *found.warnings] == ["both sides are the same directory, so the difference is noise"]

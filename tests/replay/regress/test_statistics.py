@@ -1,7 +1,5 @@
 """Both tests against SciPy, against all orders, and against simulated experiments whose truth is known; the rule."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -39,7 +37,7 @@ RULE = Rule()
 
 
 @pytest.mark.parametrize("pairs", [1, 3, 6, 10, 25, 50])
-def test_p_values_of_pairs_equal_those_of_scipy(pairs: int) -> None:
+def test_p_values_of_pairs_equal_those_of_scipy(pairs):
     rng = np.random.default_rng(pairs)
     for shift in (0.0, 0.05, 0.3):
         logs = rng.normal(shift, 0.1, pairs)
@@ -49,7 +47,7 @@ def test_p_values_of_pairs_equal_those_of_scipy(pairs: int) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (3, 4), (10, 10), (7, 20), (30, 30), (60, 70)])
 @pytest.mark.parametrize("decimals", [9, 1])
-def test_p_values_of_samples_equal_those_of_scipy(first: int, second: int, decimals: int) -> None:
+def test_p_values_of_samples_equal_those_of_scipy(first, second, decimals):
     rng = np.random.default_rng(first * second)
     before, after = rng.lognormal(size=first), rng.lognormal(0.4, size=second)
     if exact := first + second <= EXACT:
@@ -60,7 +58,7 @@ def test_p_values_of_samples_equal_those_of_scipy(first: int, second: int, decim
 
 
 @pytest.mark.parametrize("size", [[1, 2, 3, 4, 5, 6, 7], [1, 1, 1, 2, 2, 3, 3, 3], [0, 0, 1, 1, 2, 3, 4, 5]])
-def test_over_all_orders_a_p_value_is_small_no_more_often_than_it_says(size: list[float]) -> None:
+def test_over_all_orders_a_p_value_is_small_no_more_often_than_it_says(size):
     """Ties and zeros too: where nothing changed every sign is as likely as its opposite."""
     p_values = []
     for signs in itertools.product((-1, 1), repeat=len(size)):
@@ -73,7 +71,7 @@ def test_over_all_orders_a_p_value_is_small_no_more_often_than_it_says(size: lis
 
 
 @given(RANKS, RANKS)
-def test_with_ties_the_p_value_is_that_of_all_orders(before: list[int], after: list[int]) -> None:
+def test_with_ties_the_p_value_is_that_of_all_orders(before, after):
     ranks = stats.rankdata([*after, *before])
     sums = np.array([ranks[list(chosen)].sum() for chosen in itertools.combinations(range(len(ranks)), len(after))])
     found = ranks[: len(after)].sum()
@@ -82,7 +80,7 @@ def test_with_ties_the_p_value_is_that_of_all_orders(before: list[int], after: l
 
 
 @given(LOGS, st.floats(0.01, 0.3))
-def test_the_interval_of_pairs_holds_the_estimate_and_agrees_with_the_p_value(logs: list[float], alpha: float) -> None:
+def test_the_interval_of_pairs_holds_the_estimate_and_agrees_with_the_p_value(logs, alpha):
     found, back = paired_ratio(np.ones(len(logs)), np.exp(logs), alpha), paired_ratio(np.exp(logs), np.ones(len(logs)))
     assert back.ratio == pytest.approx(1 / found.ratio)
     assert back.p_value == pytest.approx(found.p_value)
@@ -97,7 +95,7 @@ def test_the_interval_of_pairs_holds_the_estimate_and_agrees_with_the_p_value(lo
 
 
 @pytest.mark.parametrize(("first", "second"), [(6, 0), (10, 0), (20, 0), (6, 6), (12, 5), (40, 40)])
-def test_the_interval_covers_the_truth_as_often_as_it_says(first: int, second: int) -> None:
+def test_the_interval_covers_the_truth_as_often_as_it_says(first, second):
     """`second`: runs of the other sample; 0 for pairs, in which a drift of the machine is the same for both."""
     rng, trials, covered, truth = np.random.default_rng(17 * first), 500, 0, 1.1
     for _ in range(trials):
@@ -113,7 +111,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(first: int, second: i
     assert covered / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
-def test_few_equal_and_many() -> None:
+def test_few_equal_and_many():
     assert (least_pairs(), least_pairs(0.0625), least_runs(10), least_runs(4), least_runs(0)) == (6, 5, 2, 4, None)
     five, six = (paired_ratio(np.ones(n), np.linspace(1.1, 1.2, n)) for n in (5, 6))
     assert (five.low, five.high, five.minimum_detectable, five.p_value) == (None, None, None, 2 / 2**5)
@@ -128,7 +126,7 @@ def test_few_equal_and_many() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (5, 5), (20, 25)])
-def test_the_probability_of_comparisons_in_favour(first: int, second: int) -> None:
+def test_the_probability_of_comparisons_in_favour(first, second):
     counts = [exceeding(count, first, second) for count in range(first * second + 1)]
     assert counts[0] == 1
     assert np.all(np.diff(counts) < 0)
@@ -137,7 +135,7 @@ def test_the_probability_of_comparisons_in_favour(first: int, second: int) -> No
 
 
 @given(st.lists(st.floats(0, 1), min_size=1))
-def test_an_adjusted_p_value_is_no_smaller_and_keeps_the_order(p_values: list[float]) -> None:
+def test_an_adjusted_p_value_is_no_smaller_and_keeps_the_order(p_values):
     adjusted = holm(p_values)
     assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
     by_size = [q for _, q in sorted(zip(p_values, adjusted, strict=True))]
@@ -145,7 +143,7 @@ def test_an_adjusted_p_value_is_no_smaller_and_keeps_the_order(p_values: list[fl
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def found(low: float | None, ratio: float, high: float | None, pairs: int = 10, detectable: float = 1.02) -> Ratio:
+def found(low, ratio, high, pairs=10, detectable=1.02):
     return Ratio(count=pairs, least=6, ratio=ratio, low=low, high=high, p_value=0.01, minimum_detectable=detectable)
 
 
@@ -173,11 +171,11 @@ def found(low: float | None, ratio: float, high: float | None, pairs: int = 10, 
         (0.85, 0.9, 0.95, {"p_value": 0.04}, "faster"),
     ],
 )
-def test_the_rule(low: float | None, ratio: float, high: float | None, choices: dict, verdict: str) -> None:
+def test_the_rule(low, ratio, high, choices, verdict):
     assert judge(found(low, ratio, high), RULE, **choices).verdict.value == verdict
 
 
-def test_the_reasons_and_how_many_pairs_are_needed() -> None:
+def test_the_reasons_and_how_many_pairs_are_needed():
     assert "+2.0 % is certain but below the threshold" in judge(found(1.01, 1.02, 1.03), RULE).reason
     assert "certain" not in judge(found(0.99, 1.0, 1.01), RULE).reason
     # What would not have shown is not said to be absent.
@@ -199,10 +197,10 @@ def test_the_reasons_and_how_many_pairs_are_needed() -> None:
             Rule(threshold_pct=wrong)
 
 
-def simulated(pairs: int, spread: float, truth: float, seed: int) -> Counter[Verdict]:
+def simulated(pairs, spread, truth, seed):
     """Verdicts of experiments on a machine that drifts, with heavy tails; `spread`: of log(candidate / baseline)."""
     rng = np.random.default_rng(seed)
-    verdicts: Counter[Verdict] = Counter()
+    verdicts = Counter()
     for _ in range(EXPERIMENTS):
         drift = np.cumsum(rng.normal(0, 0.05, pairs))
         noise = spread / math.sqrt(2) * rng.standard_t(5, (2, pairs)) / math.sqrt(5 / 3)
@@ -213,7 +211,7 @@ def simulated(pairs: int, spread: float, truth: float, seed: int) -> Counter[Ver
 
 @pytest.mark.parametrize("pairs", [6, 10, 20])
 @pytest.mark.parametrize("spread", [0.01, 0.05, 0.2])
-def test_false_alarms_are_no_more_than_alpha(pairs: int, spread: float) -> None:
+def test_false_alarms_are_no_more_than_alpha(pairs, spread):
     verdicts = simulated(pairs, spread, 1.0, seed=pairs)
     alarms = (verdicts[Verdict.REGRESSION] + verdicts[Verdict.IMPROVEMENT]) / EXPERIMENTS
     assert alarms <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / EXPERIMENTS)
@@ -231,9 +229,7 @@ def test_false_alarms_are_no_more_than_alpha(pairs: int, spread: float) -> None:
         *((10, spread, 1.05 * 1.001, Verdict.NO_CHANGE, 0, ALPHA) for spread in (0.01, 0.05, 0.2)),
     ],
 )
-def test_changes_are_found_and_noise_is_not(
-    pairs: int, spread: float, truth: float, verdict: Verdict, least: float, most: float
-) -> None:
+def test_changes_are_found_and_noise_is_not(pairs, spread, truth, verdict, least, most):
     assert least <= simulated(pairs, spread, truth, seed=1)[verdict] / EXPERIMENTS <= most
 
 
@@ -248,9 +244,7 @@ def test_changes_are_found_and_noise_is_not(
         (Verdict.NO_CHANGE, (0.99, 1.0, 1.02), False, "as fast as the baseline, within 2.0 %: no change."),
     ],
 )
-def test_the_verdict_in_one_sentence(
-    verdict: Verdict, ratios: tuple[float, float, float], more_is_better: bool, sentence: str
-) -> None:
+def test_the_verdict_in_one_sentence(verdict, ratios, more_is_better, sentence):
     assert headline(verdict, "", found(*ratios), more_is_better=more_is_better) == f"The candidate is {sentence}"
     assert headline(Verdict.INCONCLUSIVE, "why", None, more_is_better=False) == "No verdict, inconclusive: why."
     texts = {1.031: "+3.1 %", 0.5: "-50.0 %", 66.24: "66.2 x", 248.2: "248 x"}
