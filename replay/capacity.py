@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figur
 from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.replay.ranks.mpi import Communicator, first_does
 from dxt_replay.replay.run.result import WARM_PCT, RunResult
-from dxt_replay.replay.target.targets import check_there
+from dxt_replay.replay.target.targets import check_there, place_below
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
 from dxt_replay.traces.plain import Result, plain
@@ -182,23 +182,11 @@ class Loads:
         return 100.0 * self.compute_ns * ranks / self.ranks / loops_ns if loops_ns else 0.0, None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Actions:
-    """The public functions `stage`, `unstage` and `run`, which lie above this module and are handed in.
-
-    `below`: the target in a folder of a target (`replay.target.targets.place_below`).
-    """
-
-    stage: Callable[[Path, str | Path], object]
-    unstage: Callable[[str | Path], object]
-    run: Callable[..., RunResult]
-    below: Callable[[str | Path, str], str | Path]
-
-
 @dataclass(slots=True, kw_only=True)
 class Measuring:
     """Replays loads on `target` and measures them. Collective.
 
+    stage, unstage, run: the public functions, which lie above this module.
     free_pct: utilisation on infinitely fast storage, %. in_memory: whether the target keeps its files in memory, or
     more than `WARM_PCT` of the data stayed in the page cache before a run.
     number: of the last run. place: where the last twin is.
@@ -206,7 +194,9 @@ class Measuring:
 
     loads: Loads
     target: str | Path
-    actions: Actions
+    stage: Callable[[Path, str | Path], object]
+    unstage: Callable[[str | Path], object]
+    run: Callable[..., RunResult]
     comm: Communicator
     free_pct: float
     on_progress: Callable[[str, Progress], None] | None = None
@@ -222,7 +212,7 @@ class Measuring:
         load, place = first_does(self.comm, lambda: self._staged(ranks))
         output = self.loads.folder / f"run-{self.number}-{ranks}-ranks{without}.capture"
         report, label = self.on_progress, f"run {self.number}, {ranks} ranks{' without I/O' if without else ''}"
-        result = self.actions.run(
+        result = self.run(
             load,
             place,
             output,
@@ -256,13 +246,13 @@ class Measuring:
         folder of its own, and the one before goes, to make room."""
         load, place = self.loads.of(ranks), self.target
         if self.loads.own_names:
-            place = self.actions.below(self.target, f"{ranks}-ranks")
+            place = place_below(self.target, f"{ranks}-ranks")
             if self.place is not None and self.place != place:
-                self.actions.unstage(self.place)
+                self.unstage(self.place)
             if isinstance(place, Path):
                 check_there(self.target)
                 place.mkdir(exist_ok=True)
-        self.actions.stage(load, place)
+        self.stage(load, place)
         self.place = place
         return load, place
 

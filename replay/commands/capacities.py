@@ -72,7 +72,6 @@ def capacity(
     is stopped.
     """
     from dxt_replay.replay.capacity import (
-        Actions,
         Capacity,
         Measuring,
         Search,
@@ -82,7 +81,7 @@ def capacity(
     )
     from dxt_replay.replay.ranks.mpi import connect, first_does
     from dxt_replay.replay.regress.experiment import output_folder
-    from dxt_replay.replay.target.targets import place_below, target_named
+    from dxt_replay.replay.target.targets import target_named
     from dxt_replay.traces.measures.span_times import copies_alike
 
     limit_pct, place, comm = utilisation_pct, target_named(target), comm or connect()
@@ -110,7 +109,9 @@ def capacity(
         measure = Measuring(
             loads=loads,
             target=place,
-            actions=Actions(stage=stage, unstage=unstage, run=run, below=place_below),
+            stage=stage,
+            unstage=unstage,
+            run=run,
             comm=comm,
             free_pct=free_pct,
             on_progress=progress,
