@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ from dxt_replay.replay.target.targets import open_target
 from dxt_replay.replay.target.writing import in_threads
 from dxt_replay.traces.errors import CaptureError, TargetError, UnreadableError, UsageError, exhausted, unreadable
 from dxt_replay.traces.few_together import few_together
-from dxt_replay.traces.plain import Result
+from dxt_replay.traces.plain import Result, plain
 from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import READ, WRITE, CaptureInfo, codes
 from dxt_replay.traces.stable_order import stable_order
@@ -56,7 +56,7 @@ from dxt_replay.traces.units import MIB
 MOST_KEPT = 1000  # Differences of one row that are kept with their text; all of them are counted
 RANGE_BYTES = 64 * MIB  # Bytes of a file of a twin that one thread compares at a time, whole blocks
 SHA256 = "SHA-256"
-_ABSENT = "not there"
+_ABSENT, _DESCRIBED = "not there", "rows as the schema describes them"
 _BATCH_FILES = 256  # Most files of one directory that a thread looks at in one call
 _COMPARED_FILES = 1 << 14  # Files whose rows of the manifest, some 2 kB each, are in memory at a time
 _ROWS_TOGETHER = 1 << 18  # Operations of the ranks that one thread looks at
@@ -102,17 +102,6 @@ class CheckedPart:
     note: str = ""
     differences: list[Difference] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        """The row as an object; its differences are listed by `VerifiedPlace`."""
-        return {
-            "part": self.part,
-            "unit": self.unit,
-            "checked": self.checked,
-            "bytes": self.bytes,
-            "different": self.different,
-            "note": self.note,
-        }
-
     def differs(self, file: str, what: str, expected: object, found: object, offset: int | None = None) -> None:
         """Count a difference."""
         self.different += 1
@@ -137,18 +126,13 @@ class VerifiedPlace:
 
     @property
     def different(self) -> int:
-        """Number of differences found."""
         return sum(part.different for part in self.parts)
 
     def as_json(self) -> dict[str, Any]:
-        """The place as an object."""
-        return {
-            "path": printable(self.path),
-            "kind": self.kind,
-            "different": self.different,
-            "checked": [part.as_json() for part in self.parts],
-            "differences": [asdict(difference) for part in self.parts for difference in part.differences],
-        }
+        rows = [plain(part) for part in self.parts]
+        listed = [difference for row in rows for difference in row.pop("differences")]
+        found = {"path": printable(self.path), "kind": self.kind, "different": self.different}
+        return {**found, "checked": rows, "differences": listed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +147,6 @@ class Verified(Result):
         return not any(place.different for place in self.places)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay verify --json` prints."""
         return {"passed": self.passed, "places": [place.as_json() for place in self.places]}
 
 
@@ -214,26 +197,28 @@ def _capture(path: Path, sources: Sequence[Path]) -> Iterator[CheckedPart]:
         yield digests
         return
     expected = {**info.digests, **part_digests(path)} if info.digests else {}
-    names = sorted(name for name in expected if name != DOCUMENT)
+    names = sorted(expected.keys() - {DOCUMENT})
     for name, (found, size) in zip(names, in_threads(lambda name: _digest(path / name), names), strict=True):
-        digests.checked += 1
-        digests.bytes += size
+        digests.checked, digests.bytes = digests.checked + 1, digests.bytes + size
         if found != expected[name]:
             digests.differs(name, SHA256, expected[name], found)
-    damaged = bool(digests.different)
-    if not expected and not is_ours(path, info):
-        digests.note = f"{DOCUMENT} has no digests, as another program wrote it: checked by its rows alone"
-    elif not expected and info.schema_version >= _DIGESTED_VERSION:
+    damaged, ours = bool(digests.different), bool(expected) or is_ours(path, info)
+    if not expected and ours and info.schema_version >= _DIGESTED_VERSION:
         digests.differs(DOCUMENT, "digests", f"{SHA256} of every file", "none: they were removed, or never written")
     elif not expected:
-        digests.note = f"{DOCUMENT} has no digests, as an earlier release wrote it: checked by counts alone"
+        who = (
+            "an earlier release wrote it: checked by counts"
+            if ours
+            else "another program wrote it: checked by its rows"
+        )
+        digests.note = f"{DOCUMENT} has no digests, as {who} alone"
     try:  # files that do not belong to the capture, or came to it after it was written
         there = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
         foreign = foreign_name(path)
     except OSError as error:
         raise unreadable(error, path) from error
     added = there - expected.keys() - {DOCUMENT} if expected else set()
-    for name in sorted(added | ({foreign} if foreign is not None else set())):
+    for name in sorted({*added, *filter(None, [foreign])}):
         digests.differs(name, "file", _ABSENT, "there, and not part of the capture")
     yield digests
     if damaged:
@@ -320,35 +305,31 @@ def _contents(path: Path) -> Iterator[CheckedPart]:
         return
     operations, used = CheckedPart("operations", "row"), list[int]()
     totals = np.zeros(len(_REPLAYED), dtype=np.int64)
-    for rows, replayed, lanes in in_threads(
-        lambda ranks: _rank_rows(capture, ranks), capture.index.ranks_together(_ROWS_TOGETHER)
-    ):
+    together = capture.index.ranks_together(_ROWS_TOGETHER)
+    for rows, replayed, lanes in in_threads(partial(_rank_rows, capture), together):
         operations.add(rows)
         totals += replayed
         used += lanes
     result = capture.info.made_by.get("result")
-    if isinstance(result, dict) and result:  # the totals that the replay printed
-        moved = result.get("bytes")
-        said = {"operations": result.get("operations"), **(moved if isinstance(moved, dict) else {})}
-        for name, count in zip(_REPLAYED, totals.tolist(), strict=True):
-            if isinstance(said.get(name), int) and said[name] != count:
-                what = name if name == "operations" else f"bytes {name}"
-                operations.differs("ops", f"{what} of the replay", said[name], count)
+    said = result if isinstance(result, dict) else {}  # the totals that the replay printed
+    moved = said.get("bytes")
+    for name, count in zip(_REPLAYED, totals.tolist(), strict=True):
+        of = said if name == "operations" else moved if isinstance(moved, dict) else {}
+        if isinstance(of.get(name), int) and of[name] != count:
+            what = name if of is said else f"bytes {name}"
+            operations.differs("ops", f"{what} of the replay", of[name], count)
     yield from (CheckedPart("files", "row", checked=capture.files.num_rows), operations)
     for name in ("spans", "hdf5", "lanes"):
         part = CheckedPart(name, "row")
-        rows_as_described = "rows as the schema describes them"
-        table = _read(part, f"{name}.parquet", "contents", rows_as_described, partial(getattr, capture, name))
+        table = _read(part, f"{name}.parquet", "contents", _DESCRIBED, partial(getattr, capture, name))
         part.checked = 0 if table is None else table.num_rows  # reading the table checks it
         if name == "lanes" and part.checked:
             rank, lane = (capture.lanes[name].to_numpy().astype(np.int64) for name in ("rank", "lane"))
-            with_rows, listed = set(used), set((rank << 32 | lane).tolist())
-            for each in sorted(with_rows ^ listed):
-                what = f"lane {each & 0xFFFFFFFF} of rank {each >> 32}"
-                if each in listed:
-                    part.differs("lanes.parquet", what, "lanes with operations alone", "a lane without any")
-                else:
-                    part.differs("lanes.parquet", what, "a row for each lane of the operations", "none")
+            listed = set((rank << 32 | lane).tolist())
+            for each in sorted(listed ^ set(used)):
+                more = "lanes with operations alone", "a lane without any"
+                both = more if each in listed else ("a row for each lane of the operations", "none")
+                part.differs("lanes.parquet", f"lane {each & 0xFFFFFFFF} of rank {each >> 32}", *both)
         yield part
 
 
@@ -381,7 +362,7 @@ def _rank_rows(capture: Capture, ranks: Sequence[int]) -> tuple[CheckedPart, np.
                 part.differs("ops", *overlap)
 
     what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-    _read(part, "ops", what, "rows as the schema describes them", count)
+    _read(part, "ops", what, _DESCRIBED, count)
     return part, replayed, list(order.ends)
 
 
@@ -444,8 +425,8 @@ def _twin(path: str | Path, captures: Sequence[Path], sizes_only: bool) -> list[
             listed.differs(MANIFEST_NAME, "data_sets", "the data set of its files", "none")
         layouts = _check_needed(captures, target, manifest, listed, sizes_only=sizes_only)
         files = CheckedPart("files", "file")
-        batches = (batch.rows for batch in directory_batches(paths, _BATCH_FILES))
-        for found in in_threads(lambda rows: _look(target, manifest.files.take(rows)), batches):
+        batches = directory_batches(paths, _BATCH_FILES)
+        for found in in_threads(lambda batch: _look(target, manifest.files.take(batch.rows)), batches):
             files.add(found)
         contents = CheckedPart("contents", "file", note="not read (--sizes-only)" if sizes_only else "")
         if not sizes_only:
@@ -480,27 +461,26 @@ def _look(target: Target, files: pa.Table) -> CheckedPart:
     """The kind, links and size of files of one directory."""
     part, paths = CheckedPart("files", "file", checked=files.num_rows), column(files["path"])
     try:
-        found = target.stat(paths).tolist()
+        states = target.stat(paths).tolist()
     except TargetError as error:
         if exhausted(error.__cause__ or error) is not None:
             raise
         part.differs(paths[0].as_py().rpartition("/")[0], "directory", "one that can be used", error)
         return part
-    for entry, (mode, size, links) in zip(files.to_pylist(), found, strict=True):
+    for entry, (mode, size, links) in zip(files.to_pylist(), states, strict=True):
         path, state = entry["path"], entry["state"]
-        if not mode and state == PLANNED:
-            part.differs(path, "file", "whole", f"{_ABSENT}: its staging did not end; stage again")
-        elif not mode and state != CREATED_BY_RUN and not entry["written"]:
-            part.differs(path, "file", f"{entry['size']} bytes", _ABSENT)
-        elif mode and not stat.S_ISREG(mode):
+        if mode and not stat.S_ISREG(mode):
             part.differs(path, "kind", "a plain file", _KINDS.get(stat.S_IFMT(mode), "something else"))
-        elif mode:
-            if links > 1:
-                part.differs(path, "names (hard links)", 1, links)
-            if state == PLANNED:
-                part.differs(path, "state", "whole", "planned: its staging did not end; stage again")
-            elif state != CREATED_BY_RUN and size != entry["size"]:
-                part.differs(path, "size", entry["size"], size)
+            continue
+        if links > 1:
+            part.differs(path, "names (hard links)", 1, links)
+        if state == PLANNED:
+            found = "planned" if mode else _ABSENT
+            part.differs(path, "state" if mode else "file", "whole", f"{found}: its staging did not end; stage again")
+        elif state != CREATED_BY_RUN and not mode and not entry["written"]:
+            part.differs(path, "file", f"{entry['size']} bytes", _ABSENT)
+        elif state != CREATED_BY_RUN and mode and size != entry["size"]:
+            part.differs(path, "size", entry["size"], size)
     return part
 
 

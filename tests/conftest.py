@@ -69,7 +69,7 @@ GROUPS = {
         "replay/test_anonymize.py",
         "replay/test_jobs.py",
         "replay/transform/test_transformed.py",
-        "replay/test_other_writers.py",
+        "replay/test_verify.py::test_a_capture_of_another_writer",
         "same",
         "traces/store/test_checks.py",
         "traces/store/test_index.py",
