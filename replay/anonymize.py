@@ -211,7 +211,6 @@ class Anonymized(Result):
     random_key: bool
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay anonymize --json` prints."""
         return {**asdict(self), "path": str(self.path)}
 
 

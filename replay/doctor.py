@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -141,7 +142,6 @@ class Diagnosis(Result):
         return all(check.state is not State.FAILED for part in self.parts for check in part.checks)
 
     def as_json(self) -> Mapping[str, Any]:
-        """The object that `dxt-replay doctor --json` prints."""
         return {"passed": self.passed, **plain(self)}
 
 
@@ -220,17 +220,16 @@ def versions(tried: Mapping[str, str]) -> Checks:
     yield Check("Python", f"{platform.python_version()} ({platform.python_implementation()})")
     for name in (*NEEDED, *OPTIONAL):
         shown, error = "PyYAML" if name == "yaml" else name, tried[name]
+        found, state, remedy = "version not known", State.OK, ""
         if not error:
-            try:
-                yield Check(shown, version(shown))
-            except PackageNotFoundError:
-                yield Check(shown, "version not known")
+            with suppress(PackageNotFoundError):
+                found = version(shown)
         elif name in NEEDED:
-            yield Check(shown, error, State.FAILED, f"pip install {shown}")
-        elif error == "not installed":
-            yield Check(shown, "not installed (optional)", remedy=f"for {OPTIONAL[name]}")
+            found, state, remedy = error, State.FAILED, f"pip install {shown}"
         else:
-            yield Check(shown, error, State.WARNING, f"for {OPTIONAL[name]}")
+            absent, remedy = error == "not installed", f"for {OPTIONAL[name]}"
+            found, state = (f"{error} (optional)", State.OK) if absent else (error, State.WARNING)
+        yield Check(shown, found, state, remedy)
 
 
 def mpi(run: Callable[[Sequence[str]], tuple[str, str]] = run_child) -> Checks:
@@ -288,20 +287,20 @@ def limits(processors: int, root: Path = ROOT) -> Checks:
     """Limits of open files, threads and locked memory, and the room of /dev/shm. `root`: holds `sys` and `dev`."""
     from dxt_replay.replay.engine.limits import thread_limits
 
+    none = resource.RLIM_INFINITY
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found, most = ("no limit" if value == resource.RLIM_INFINITY else format_count(value) for value in (soft, hard))
+    found, most = ("no limit" if value == none else format_count(value) for value in (soft, hard))
     found = found if soft == hard else f"{found}, which a replay raises up to {most}"
     remedy = "raise the hard limit (ulimit -Hn, /etc/security/limits.conf): each lane of a process holds a file open"
-    yield _warning_if(hard != resource.RLIM_INFINITY and hard < FEW_FILES, "open files", found, remedy)
+    yield _warning_if(hard != none and hard < FEW_FILES, "open files", found, remedy)
     threads, of_what, *_ = min(thread_limits(), default=(FEW_THREADS, ""))
     found = f"{format_count(threads)} more, by {of_what}" if of_what else "no limit"
     remedy = "raise it, or start more processes: each lane of a process is a thread"
     yield _warning_if(threads < FEW_THREADS, "threads", found, remedy)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    limited, fabric = soft != resource.RLIM_INFINITY, root / "sys/class/infiniband"
+    found, fabric = "no limit" if soft == none else format_bytes(soft), any(root.glob("sys/class/infiniband/*"))
     remedy = "MPI over InfiniBand registers memory: allow it without limit (ulimit -l unlimited)"
-    bad = limited and fabric.is_dir() and any(fabric.iterdir())
-    yield _warning_if(bad, "locked memory", format_bytes(soft) if limited else "no limit", remedy)
+    yield _warning_if(soft != none and fabric, "locked memory", found, remedy)
     try:
         room = os.statvfs(root / SHARED_MEMORY.lstrip("/"))
     except OSError as error:
@@ -409,12 +408,12 @@ def place(directory: Path, loads: bool) -> Checks:
 
 
 def _direct(file: int) -> Check:
-    name = "direct I/O (O_DIRECT)"
+    refused = ""
     try:
         os.close(os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC))
     except OSError as error:
-        return Check(name, f"refused: {error.strerror}", State.WARNING, "leave --api direct out here")
-    return Check(name, "works")
+        refused = f"refused: {error.strerror}"
+    return _warning_if(bool(refused), "direct I/O (O_DIRECT)", refused or "works", "leave --api direct out here")
 
 
 def _dropped(file: int, loads: bool) -> Check:

@@ -160,7 +160,6 @@ class MergedJobs(Result):
         return Counter(job.status for job in self.jobs)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {
             "output": str(self.output),
             **{status: self.counts[status] for status in (MERGED, PRESENT, FAILED)},
@@ -294,7 +293,6 @@ class JobSummaries(Result):
         return pa.Table.from_pylist(plain(self.jobs))
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {"helpers": self.helpers, "jobs": plain(self.jobs)}
 
 
