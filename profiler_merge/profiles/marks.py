@@ -197,7 +197,8 @@ class Loop:
 
     thread: of the loop. begin, end: int64 (f,), of each fetch; group, number: its pass, and its place in the pass, or
     group 0 and the number of the fetch; workers: of its loader, -1 where it is none of PyTorch's, BETWEEN where none is
-    seen. steps: int64 (s, 2), begin and end of each step. passes: int64 (p, 4), group, begin, workers, prefetch factor.
+    seen. steps: int64 (s, 2), begin and end of each step. passes: int64 (p, 4), group, begin, workers, and how many
+    batches they may be ahead of the loop.
     evaluations: of the model. got: whether another thread of the program makes the batches.
     """
 
@@ -221,12 +222,13 @@ def training_loop(process: ProcessMarks) -> Loop:
     if not np.isin(rows["kind"][mine], (made.TAKE, made.FETCH)).any():
         mine |= np.isin(rows["kind"], (made.FETCH, made.FETCH_END))  # inside a `tf.function` other threads fetch
     rows = rows[mine]
-    begun = rows[rows["kind"] == made.PASS]
-    passes = np.stack([begun["group"], begun["t"], begun["number"] >> 32, begun["number"] & 0xFFFFFFFF], axis=1)
     rows, last = _with_gets(rows)
+    passes = _passes(rows)
     kinds = (made.TAKE, made.TAKE_END), (made.FETCH, made.FETCH_END), (made.GET, made.GET_END)
+    if got := bool((rows["kind"] == made.GET).any()):
+        rows, more = _taken_elsewhere(rows, last, process.rows[~mine])
+        passes = np.concatenate((passes, more))
     begins, ends = np.concatenate([_pairs(rows, *each) for each in kinds], axis=1)
-    got = bool((rows["kind"] == made.GET).any())
     begins, ends = (each[begins < last] for each in (begins, ends)) if got else (begins, ends)
     of_pytorch = -1 if len(begins) else BETWEEN
     order = np.argsort(begins, kind="stable")
@@ -260,7 +262,7 @@ def training_loop(process: ProcessMarks) -> Loop:
         number=rows["number"][begins],
         workers=np.array([workers_of.get(each, of_pytorch) for each in group.tolist()], dtype=np.int64),
         steps=steps,
-        passes=passes.astype(np.int64),
+        passes=passes,
         evaluations=evaluations,
         got=got,
     )
@@ -280,6 +282,34 @@ def _with_gets(rows: np.ndarray) -> tuple[np.ndarray, int]:
     waited = [sum(np.diff(_times(rows[rows["group"] == each], made.GET), axis=0)[0].tolist()) for each in enough]
     rows = rows[~is_get | (rows["group"] == enough[np.argmax(waited)])]
     return rows, int(np.flatnonzero((rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0))[-1])
+
+
+def _passes(rows: np.ndarray) -> np.ndarray:
+    """`Loop.passes` of a thread."""
+    begun = rows[rows["kind"] == made.PASS]
+    workers, prefetch = begun["number"] >> 32, begun["number"] & 0xFFFFFFFF
+    ahead = np.maximum(workers * prefetch, 1)
+    return np.stack([begun["group"], begun["t"], workers, ahead], axis=1).astype(np.int64)
+
+
+def _taken_elsewhere(rows: np.ndarray, last: int, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Another thread of the program takes the batches of a loader with workers, and the loop gets them from its queue
+    in the same order: the gets up to the place `last` as the takes of these batches, and `Loop.passes`. As they are
+    where the times contradict it. The workers are ahead by what the queue holds too."""
+    takes, taken = _pairs(others, made.TAKE, made.TAKE_END)
+    gets, ends = (each[each < last] for each in _pairs(rows, made.GET, made.GET_END))
+    passes, count = _passes(others), len(gets)
+    took = others[takes[:count]]
+    fits = len(np.unique(took["thread"])) == 1 and len(took) == count and (passes[:, 2] > 0).all()
+    if not fits or (others["t"][taken[:count]] > rows["t"][ends]).any():
+        return rows, passes[:0]
+    passes[:, 3] += int((np.arange(count) - np.searchsorted(rows["t"][ends], took["t"])).max(initial=0))
+    rows = rows.copy()
+    for places, kind in ((gets, made.TAKE), (ends, made.TAKE_END)):
+        rows["kind"][places] = kind
+        for name in ("number", "group"):
+            rows[name][places] = took[name]
+    return rows, passes
 
 
 def _between_steps(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -781,14 +811,13 @@ def _tasks(marks: RankMarks, loop: Loop) -> np.ndarray:
         parts.append(task)
     tasks = np.concatenate(parts) if parts else np.zeros(0, dtype=_TASK)
     tasks["fetch"] = tasks["follows"] = NO_FETCH
-    for group, begun, workers, prefetch in loop.passes.tolist():
+    for group, begun, _, ahead in loop.passes.tolist():
         mine = np.flatnonzero((tasks["group"] == group) & ~tasks["stop"])
         mine = mine[np.argsort(tasks["number"][mine], kind="stable")]
         fetches = np.flatnonzero(loop.group == group)
         fetches = fetches[np.argsort(loop.number[fetches], kind="stable")]
         taken = min(len(mine), len(fetches))
         tasks["fetch"][mine[:taken]] = fetches[:taken]
-        ahead = max(workers * prefetch, 1)
         before = int(np.searchsorted(loop.end, begun, side="right")) - 1
         tasks["follows"][mine] = before
         since = loop.end[before] if before >= 0 else marks.own.rows["t"][0]

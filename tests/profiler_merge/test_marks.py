@@ -390,6 +390,20 @@ def test_a_loop_takes_its_batches_from_the_queue_for_which_it_waits(process_of):
     assert (len(loop.steps), (loop.end - loop.begin).tolist()) == (4, [51 * MS] * 4)
 
 
+@pytest.mark.parametrize(("late", "group", "ahead"), [(False, 1, [5]), (True, 0, [])])
+def test_a_loop_gets_from_a_queue_what_another_thread_takes_from_a_loader(process_of, late, group, ahead):
+    """The thread has two batches before the loop gets one. `late`: it takes the last one only after the loop got it."""
+    take = [[(made.TAKE, number, 1), (made.TAKE_END, number, 1)] for number in range(6)]
+    get = [[(made.GET, number, 9), (made.GET_END, number, 9), (made.OPTIMIZER, number, 0)] for number in range(4)]
+    order = [*take[:2], *(each for number in range(4) for each in (get[number], take[number + 2]))]
+    order = [*order[:4], get[3], *get[1:3], *take[3:]] if late else order
+    process = process_of((made.PASS, 2 << 32 | 2, 1), *(mark for each in order for mark in each)).own
+    process.rows["thread"][np.isin(process.rows["kind"], (made.PASS, made.TAKE, made.TAKE_END))] = 8
+    loop = training_loop(process)
+    assert (set(loop.group.tolist()), loop.passes[:, 3].tolist(), len(loop.steps)) == ({group}, ahead, 4)
+    assert loop.number.tolist() == [0, 1, 2, 3] if ahead else loop.number.tolist() == [0, 3, 1, 2]
+
+
 def test_processor_time_is_that_between_the_first_and_last_record_that_took_it(process_of):
     marks = process_of(*batches(4))
     marks.own.rows["cpu"] = np.array([5, 5, 5, 9, 9, 9, 9, 30, 30, 31, 31, 31, 31])
