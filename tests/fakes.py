@@ -86,11 +86,11 @@ class FakeBackend(Backend):
         self.take("transfer")
 
 
-def make_batch(*items: tuple[int, int, int, int, int]) -> np.ndarray:
-    """`PLAN_ROW`s of (kind, slot, place, amount, due_ns) items."""
+def make_batch(*items: tuple[int, ...]) -> np.ndarray:
+    """`PLAN_ROW`s of (kind, slot, place, amount, due_ns) items; what is left out at the end of one is 0."""
     rows = np.zeros(len(items), dtype=PLAN_ROW)
-    for name, values in zip(("kind", "_slot", "_place", "_amount", "due_ns"), zip(*items, strict=True), strict=True):
-        rows[name] = values
+    for number, name in enumerate(("kind", "_slot", "_place", "_amount", "due_ns")):
+        rows[name] = [item[number] if number < len(item) else 0 for item in items]
     return rows
 
 

@@ -1,7 +1,5 @@
 """What tests of the issue loop share: lanes that are run, and libraries for LD_PRELOAD."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.clock import Counters, StartGate, StopFlag
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.issue import Lane
 from dxt_replay.replay.engine.items import LoopPace
 from tests.fakes import make_batch
@@ -62,10 +60,6 @@ def open_paths():
         except OSError:
             continue  # the descriptor of the listing itself is gone
     return found
-
-
-def counters_of(count):
-    return Counters.of(count)
 
 
 def started():

@@ -1,7 +1,4 @@
-"""Exact times of lanes and of the jitter probe. `test_issue_timing` runs this under the library `fake_clock.c`, whose
-path is in FAKE_CLOCK."""
-
-from __future__ import annotations
+"""Exact times of lanes and of the jitter probe: `test_lanes` runs this under `fake_clock.c`, by FAKE_CLOCK."""
 
 import ctypes
 import errno
@@ -26,27 +23,27 @@ WINDOW_NS, PIECE_NS, FEED_POLL_NS, HOUR_NS = 60_000, 50_000_000, 50_000, 3600 * 
 class Clock:
     """The clock of the library. `sleeps`: all deadlines. `on_sleep`: called with each before the sleep."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.sleeps: list[int] = []
         self.on_sleep = lambda deadline_ns: None
         self._slept = ON_SLEEP(self._sleep)
         ctypes.c_void_p.in_dll(LIBRARY, "on_sleep").value = ctypes.cast(self._slept, ctypes.c_void_p).value
         self.set(time_ns=T0, read_ns=1, oversleep_ns=0)
 
-    def _sleep(self, deadline_ns: int) -> None:
+    def _sleep(self, deadline_ns):
         self.sleeps.append(deadline_ns)
         self.on_sleep(deadline_ns)
 
-    def set(self, **values: int) -> None:
+    def set(self, **values):
         """Set time_ns, read_ns and oversleep_ns."""
         for name, value in values.items():
             ctypes.c_longlong.in_dll(LIBRARY, name).value = value
 
     @property
-    def time_ns(self) -> int:
+    def time_ns(self):
         return ctypes.c_longlong.in_dll(LIBRARY, "time_ns").value
 
-    def take(self, duration_ns: int) -> None:
+    def take(self, duration_ns):
         """Let time pass."""
         self.set(time_ns=self.time_ns + duration_ns)
 
@@ -58,13 +55,13 @@ def clock_fixture():
     clock.set(time_ns=0)
 
 
-def fake_lane(clock, *, pace=LoopPace.ABSOLUTE, stop=None, open_ns=0, transfer_ns=0, missing=frozenset()):
-    """A lane over the fake back end, started at T0."""
+def fake_lane(clock, *, pace=LoopPace.ABSOLUTE, stop=None, open_ns=0, transfer_ns=0):
+    """A lane over the fake back end, started at T0: files 0 and 1, and 2, which is missing."""
     start = StartGate()
     start.open(T0)
     took = {"open": open_ns, "transfer": transfer_ns}
-    backend = FakeBackend(missing=missing, take=lambda kind: clock.take(took[kind]))
-    files = Files([FileSlot(path=b"/f%d" % i, writable=True, uses=100) for i in range(2)], backend)
+    backend = FakeBackend(missing=frozenset({b"/f2"}), take=lambda kind: clock.take(took[kind]))
+    files = Files([FileSlot(path=b"/f%d" % i, writable=True, uses=100) for i in range(3)], backend)
     return Lane(files, pace=pace, start=start, stop=stop or StopFlag()), backend
 
 
@@ -112,29 +109,25 @@ def test_each_wait_of_a_crowd_is_one_sleep_to_its_end(clock, kind):
     assert np.all(done.begin_ns - done.due_ns < 10)
 
 
-@pytest.mark.usefixtures("no_spin")
-@pytest.mark.parametrize(("pace", "precise"), [(LoopPace.ABSOLUTE, False), (LoopPace.THINK, True)])
-def test_a_crowd_keeps_the_timer_slack_where_lateness_does_not_add_up(clock, pace, precise):
-    assert slacks_of_a_lane(clock, pace) == [1 if precise else 40_000, 40_000]
-
-
-def test_a_lane_that_may_spin_has_no_timer_slack(clock):
-    assert slacks_of_a_lane(clock, LoopPace.ABSOLUTE) == [1, 40_000]
-
-
-def slacks_of_a_lane(clock, pace):
-    """The timer slack of the thread (prctl(2)) during a call of its lane and after the end, 40,000 ns before."""
+@pytest.mark.parametrize(  # A crowd keeps the slack where lateness does not add up; a lane that may spin has none.
+    ("spinning", "pace", "slack_ns"),
+    [(0, LoopPace.ABSOLUTE, 40_000), (0, LoopPace.THINK, 1), (2, LoopPace.ABSOLUTE, 1)],
+)
+def test_the_timer_slack_of_a_lane(clock, spinning, pace, slack_ns):
+    """Of the thread (prctl(2)) during a call of its lane, and after the end what it was before."""
     set_slack, get_slack = 29, 30
     system, before = ctypes.CDLL(None), ctypes.CDLL(None).prctl(get_slack, 0, 0, 0, 0)
     system.prctl(set_slack, 40_000, 0, 0, 0)
+    let_lanes_spin(spinning)
     try:
         found = []
         lane, backend = fake_lane(clock, pace=pace)
         backend.take = lambda kind: found.append(system.prctl(get_slack, 0, 0, 0, 0))
-        finish(lane, (READ_AT, 0, 0, 1, 0))
-        return [found[-1], system.prctl(get_slack, 0, 0, 0, 0)]
+        finish(lane, (READ_AT, 0, 0, 1))
+        assert [found[-1], system.prctl(get_slack, 0, 0, 0, 0)] == [slack_ns, 40_000]
     finally:
         system.prctl(set_slack, before, 0, 0, 0)
+        let_lanes_spin(LEAST_SPINNING_LANES)
 
 
 def test_a_sleep_that_ends_early_is_continued(clock):
@@ -164,7 +157,7 @@ def test_late_items_are_issued_at_once_and_the_schedule_does_not_move(clock):
     """Of an item that is not waited for, begin is the end of the one before, unless something was prepared."""
     lane, _ = fake_lane(clock, transfer_ns=3_000_000)
     late = [(MARK, -1, 0, 0, due) for due in (1_000_000, 2_000_000, 20_000_000)]
-    done = finish(lane, (WRITE_AT, 0, 0, 1, 0), *late)
+    done = finish(lane, (WRITE_AT, 0, 0, 1), *late)
     assert done.due_ns.tolist() == [0, 1_000_000, 2_000_000, 20_000_000]
     assert done.begin_ns[1:].tolist() == [done.end_ns[0], done.end_ns[0], 20_000_000]
 
@@ -180,7 +173,7 @@ def test_opening_comes_before_the_wait_and_is_not_latency(clock):
 
 def test_think_time_counts_from_the_previous_end(clock):
     lane, _ = fake_lane(clock, pace=LoopPace.THINK, transfer_ns=9_000)
-    done = finish(lane, (READ_AT, 0, 0, 1, 50_000), (READ_AT, 0, 0, 1, 70_000), (SLEEP, -1, 0, 500_000, 0))
+    done = finish(lane, (READ_AT, 0, 0, 1, 50_000), (READ_AT, 0, 0, 1, 70_000), (SLEEP, -1, 0, 500_000))
     assert done.due_ns[0] == 50_000
     assert done.due_ns[1:].tolist() == [done.end_ns[0] + 70_000, done.end_ns[1]]
     # Compute begins when the read has ended, whenever the lane comes to it.
@@ -188,10 +181,10 @@ def test_think_time_counts_from_the_previous_end(clock):
 
 
 def test_an_error_costs_no_call(clock):
-    lane, backend = fake_lane(clock, missing=frozenset({b"/f0"}))
-    items = [(READ_AT, 0, 0, 1, 0), (WRITE_AT, 0, 0, 1, 0), (READ_AT, 1, -1, 1, 0), (READ_AT, 1, 0, 1, 0)]
+    lane, backend = fake_lane(clock)
+    items = [(READ_AT, 2, 0, 1), (WRITE_AT, 2, 0, 1), (READ_AT, 1, -1, 1), (READ_AT, 1, 0, 1)]
     assert finish(lane, *items).result.tolist() == [-errno.ENOENT, -errno.ENOENT, -errno.EINVAL, 1]
-    assert backend.calls == [("open", b"/f0"), ("open", b"/f1"), ("read", b"/f1", 0, 1)]
+    assert backend.calls == [("open", b"/f2"), ("open", b"/f1"), ("read", b"/f1", 0, 1)]
 
 
 @pytest.mark.parametrize(("due_ns", "starved"), [(0, 700_000), (400_000, 300_000), (900_000, 0)])
@@ -220,79 +213,64 @@ def test_a_stop_in_a_long_wait_is_noticed_within_a_piece(clock):
     stop = StopFlag()
     lane, backend = fake_lane(clock, stop=stop)
     clock.on_sleep = lambda deadline_ns: stop.set() if len(clock.sleeps) == 4 else None
-    assert finish(lane, (MARK, -1, 0, 0, 0), (READ_AT, 0, 0, 1, HOUR_NS)).count == 1
+    assert finish(lane, (MARK, -1), (READ_AT, 0, 0, 1, HOUR_NS)).count == 1
     assert len(clock.sleeps) == 4
     assert clock.time_ns <= T0 + 4 * PIECE_NS + 100
     assert backend.calls == [("open", b"/f0")]
 
 
-def calls_of(clock, *items, **options):
-    """Durations and results of items without waits, and the calls of the back end."""
+BOTH = "open 0, open 1"
+
+
+@pytest.mark.parametrize(
+    ("items", "took", "result", "calls"),
+    [
+        # An open is its own latency, and what a sync needs is not.
+        ([(OPEN, 0), (SYNC, 1)], [1000, 7], [0, 0], f"{BOTH}, sync 1"),
+        # A rename closes both files first.
+        ([(OPEN, 0), (OPEN, 1), (RENAME, 0, 1)], [1000, 1000, 7], [0] * 3, f"{BOTH}, close 0, close 1, rename 0 1"),
+        # A missing file fails in its own time.
+        ([(OPEN, 2), (SEEK, 2, 5)], [1000, 0], [-errno.ENOENT] * 2, "open 2, open 2"),
+    ],
+)
+def test_durations_and_calls_of_items_without_waits(clock, items, took, result, calls):
     clock.set(read_ns=0)
-    lane, backend = fake_lane(clock, pace=LoopPace.NONE, **options)
+    lane, backend = fake_lane(clock, pace=LoopPace.NONE, open_ns=1000, transfer_ns=7)
     done = finish(lane, *items)
-    return (done.end_ns - done.begin_ns).tolist(), done.result.tolist(), list(backend.calls)
-
-
-def test_an_open_is_its_own_latency_and_what_a_sync_needs_is_not(clock):
-    took, result, calls = calls_of(clock, (OPEN, 0, 0, 0, 0), (SYNC, 1, 0, 0, 0), open_ns=1000, transfer_ns=10)
-    assert (took, result) == ([1000, 10], [0, 0])
-    assert calls == [("open", b"/f0"), ("open", b"/f1"), ("sync", b"/f1")]
-
-
-def test_a_rename_closes_both_files_first(clock):
-    items = [(READ_AT, 0, 0, 1, 0), (READ_AT, 1, 0, 1, 0), (RENAME, 0, 1, 0, 0)]
-    took, _, calls = calls_of(clock, *items, transfer_ns=7)
-    assert took == [7, 7, 7]
-    assert calls[-3:] == [("close", b"/f0"), ("close", b"/f1"), ("rename", b"/f0", b"/f1")]
-
-
-def test_a_missing_file_fails_in_its_own_time(clock):
-    items = [(OPEN, 0, 0, 0, 0), (SEEK, 0, 5, 0, 0)]
-    took, result, _ = calls_of(clock, *items, open_ns=50, missing=frozenset({b"/f0"}))
-    assert (took, result) == ([50, 0], [-errno.ENOENT] * 2)
+    assert ((done.end_ns - done.begin_ns).tolist(), done.result.tolist()) == (took, result)
+    made = b", ".join(b" ".join([call[0].encode(), *call[1:]]) for call in backend.calls)
+    assert made.decode().replace("/f", "") == calls
 
 
 # ------------------------------------------------------------------------------------------------- the jitter probe
 
 
-def lateness(clock, *, period_ns, on_sleep):
-    """Middles of the buckets of what a probe finds until it is stopped, their counts, and the largest lateness."""
+def stalled(clock, stop):
+    if len(clock.sleeps) == 1:
+        clock.take(10_000_000)
+    else:
+        stop.set()
+
+
+def after_20(clock, stop):
+    if len(clock.sleeps) == 20:
+        stop.set()
+
+
+@pytest.mark.parametrize(
+    ("oversleep_ns", "on_sleep", "late_ns"),
+    [
+        (WINDOW_NS + 140_000, after_20, [141_000] * 19),  # what the sleep took too long, and a look of 1 us
+        (0, after_20, [0] * 19),  # a punctual sleep leaves the spin
+        # A stall of 10 ms at 1000/s: each missed time has its own lateness.
+        (0, stalled, [0, *range(1_000_000, 10_000_000, 1_000_000)]),
+    ],
+)
+def test_lateness_of_a_probe(clock, oversleep_ns, on_sleep, late_ns):
+    clock.set(read_ns=1_000, oversleep_ns=oversleep_ns)
     stop, counts = StopFlag(), np.zeros(BUCKETS, dtype=np.int64)
-    clock.on_sleep = lambda deadline_ns: on_sleep(stop)
-    latest_ns = record_lateness(counts, np.zeros((0, 2), dtype=np.int64), stop, period_ns, 1.0)
+    clock.on_sleep = lambda deadline_ns: on_sleep(clock, stop)
+    latest_ns = record_lateness(counts, np.zeros((0, 2), dtype=np.int64), stop, 1_000_000, 1.0)
     found = np.flatnonzero(counts)
-    return bucket_middle_ns(found), counts[found].tolist(), latest_ns
-
-
-def stop_in_wait(clock, waits):
-    return lambda stop: stop.set() if len(clock.sleeps) == waits else None
-
-
-def test_lateness_is_what_the_sleep_took_too_long(clock):
-    # Each sleep ends WINDOW + 140 us - window late, that is 140 us after the time waited for; a look takes 1 us.
-    clock.set(read_ns=1_000, oversleep_ns=WINDOW_NS + 140_000)
-    middles, counts, latest_ns = lateness(clock, period_ns=1_000_000, on_sleep=stop_in_wait(clock, 20))
-    assert (counts, latest_ns) == ([19], 141_000)
-    assert middles[0] == pytest.approx(141_000, rel=1 / 64)
-
-
-def test_a_punctual_sleep_leaves_the_spin(clock):
-    clock.set(read_ns=1_000)
-    _, counts, latest_ns = lateness(clock, period_ns=1_000_000, on_sleep=stop_in_wait(clock, 20))
-    assert sum(counts) == 19
-    assert 0 <= latest_ns < 1_000
-
-
-def test_times_missed_in_a_stall_are_counted_with_their_lateness(clock):
-    def stall(stop):
-        if len(clock.sleeps) == 1:
-            clock.take(10_000_000)
-        else:
-            stop.set()
-
-    middles, counts, latest_ns = lateness(clock, period_ns=1_000_000, on_sleep=stall)
-    # 10 ms at 1000/s: the first wait is 9 ms late, the next 8 ms ...
-    assert sum(counts) == 10
-    assert latest_ns == pytest.approx(9_000_000, rel=0.001)
-    assert middles[1:] == pytest.approx(np.arange(1, 10) * 1e6, rel=0.02)
+    assert np.repeat(bucket_middle_ns(found), counts[found]) == pytest.approx(np.array(late_ns), rel=0.02, abs=2_000)
+    assert latest_ns == pytest.approx(late_ns[-1], rel=0.001, abs=1_000)

@@ -1,13 +1,9 @@
 """Times and results of random plans, held to the truth: formulas, a model of sizes, and lanes without a clock."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.replay.causal.events import EventLane, LaneTimes, StuckLanesError, run_lanes
-from dxt_replay.replay.engine.clock import ARRIVALS, COUNTER_STAMPS, FIRST_RANK_COUNTER, StopFlag
+from dxt_replay.replay.engine.clock import ARRIVALS, COUNTER_STAMPS, FIRST_RANK_COUNTER, Counters, StopFlag
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import (
@@ -23,7 +19,6 @@ from dxt_replay.replay.engine.items import (
     CLOSE,
     MARK,
     OPEN,
-    PLAN_ROW,
     READ_AT,
     RENAME,
     SEEK,
@@ -33,20 +28,13 @@ from dxt_replay.replay.engine.items import (
     SYNC,
     WAIT,
     WRITE_AT,
-    Completed,
     LoopPace,
-    add,
-    gap,
-    mark,
-    operation_rows,
-    rows_of_each,
-    wait,
 )
 from dxt_replay.replay.engine.limits import check_direct
 from dxt_replay.traces.errors import TargetError
 from tests.examples import examples
 from tests.fakes import PythonPosix, make_batch
-from tests.replay.engine.issue_lanes import counters_of, open_paths, run_lane, run_together, started
+from tests.replay.engine.issue_lanes import open_paths, run_lane, run_together, started
 
 NEVER = math.inf
 MOST_LANES = 5
@@ -56,82 +44,47 @@ Times = list[list[tuple[int, int]]]
 """By lane, begin and end of each item that was done, in ns from the start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some items of a lane before they are rows: what they are, and how long after the item before they are due."""
-
-    what: str
-    due: int
-    amount: int
-    counter: int
-
-
-pieces = st.builds(
-    Piece,
-    what=st.sampled_from(["wait", "wait", "add", "add", "gap", "read", "mark", "meet"]),
-    due=st.integers(0, 20),
-    amount=st.one_of(st.integers(0, 9), st.integers(0, 50), st.integers(1, 5_000)),
-    counter=st.integers(0, MOST_LANES - 1),
+pieces = st.tuples(
+    st.sampled_from(["wait", "wait", "add", "add", "gap", "read", "mark", "meet"]),
+    st.integers(0, 20),
+    st.one_of(st.integers(0, 9), st.integers(0, 50), st.integers(1, 5_000)),
+    st.integers(0, MOST_LANES - 1),
 )
+"""Items of a lane before they are rows: what they are, how long after the item before they are due, amount, counter."""
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> list[np.ndarray]:
+def plans(draw):
     """Lanes of one rank as `PLAN_ROW`s, of which lane i alone adds to counter i. They may be stuck.
 
-    A piece "meet" is an arrival at a collective, which ends when all lanes have arrived.
+    A piece "meet" is an arrival at a collective, which ends when all lanes have arrived. A lane waits for nothing
+    beyond what is ever added, and comes to as many meetings as all do.
     """
     lanes = draw(st.lists(st.lists(pieces, max_size=12), min_size=1, max_size=MOST_LANES))
-    multiples = draw(st.lists(st.integers(1, 4), min_size=COUNTERS, max_size=COUNTERS))
-    meetings = min(sum(piece.what == "meet" for piece in lane) for lane in lanes)
-    added = [0] * COUNTERS
+    multiples = draw(st.lists(st.integers(1, 4), min_size=MOST_LANES, max_size=MOST_LANES))
+    meetings = min(sum(what == "meet" for what, *_ in lane) for lane in lanes)
+    added = [sum(amount for what, _, amount, _ in lane if what == "add") for lane in lanes] + [0] * MOST_LANES
+    everything = []
     for number, lane in enumerate(lanes):
-        for piece in lane:
-            added[_counter(piece, number)] += piece.amount if piece.what == "add" else 0
-    return [_rows(lane, number, len(lanes), meetings, multiples, added) for number, lane in enumerate(lanes)]
+        rows, met = list[tuple[int, ...]](), 0
+        for what, due, amount, other in lane:
+            counter = number if what == "add" else other
+            multiple, cell = multiples[counter], FIRST_RANK_COUNTER + counter
+            if what == "wait":
+                rows.append((WAIT, cell, multiple, amount % (added[counter] // multiple + 1) * multiple, due))
+            elif what == "add":
+                rows.append((ADD, cell, multiple, amount, due))
+            elif what == "meet" and met < meetings:
+                met += 1
+                rows += [(ADD, ARRIVALS, len(lanes), 1, due), (WAIT, ARRIVALS, len(lanes), met * len(lanes))]
+            else:
+                kind = {"gap": SLEEP, "read": READ_AT}.get(what, MARK)
+                rows.append((kind, 0, 0, amount % 50 if kind != MARK else 0, due))
+        everything.append(make_batch(*rows))
+    return everything
 
 
-def _counter(piece: Piece, lane: int) -> int:
-    return FIRST_RANK_COUNTER + (lane if piece.what == "add" else piece.counter)
-
-
-def _rows(
-    lane: Sequence[Piece],
-    number: int,
-    lanes: int,
-    meetings: int,
-    multiples: Sequence[int],
-    added: Sequence[int],
-) -> np.ndarray:
-    """The rows of a lane. It waits for nothing beyond what is ever added, and comes to as many meetings as all do."""
-    rows, met = [np.zeros(0, dtype=PLAN_ROW)], 0
-    for piece in lane:
-        counter = _counter(piece, number)
-        multiple = multiples[counter]
-        if piece.what == "wait":
-            until = piece.amount % (added[counter] // multiple + 1) * multiple
-            rows.append(rows_of_each([wait(counter=counter, until=until, multiple=multiple, due_ns=piece.due)]))
-        elif piece.what == "add":
-            rows.append(rows_of_each([add(counter=counter, amount=piece.amount, multiple=multiple, due_ns=piece.due)]))
-        elif piece.what == "meet" and met < meetings:
-            met += 1
-            arrival = add(counter=ARRIVALS, multiple=lanes, due_ns=piece.due)
-            rows.append(rows_of_each([arrival, wait(counter=ARRIVALS, until=met * lanes, multiple=lanes)]))
-        elif piece.what == "gap":
-            rows.append(rows_of_each([gap(kind=SLEEP, duration_ns=piece.amount % 50, due_ns=piece.due)]))
-        elif piece.what == "read":
-            zero = np.zeros(1, dtype=np.int64)
-            read = operation_rows(
-                op=zero + 2, api=0, origin=0, slot=zero, file_id=zero, step=0, offset=zero, length=piece.amount % 50
-            )
-            read["due_ns"] = piece.due
-            rows.append(read)
-        else:
-            rows.append(rows_of_each([mark(is_end=0, due_ns=piece.due)]))
-    return np.concatenate(rows)
-
-
-def by_formula(plan: Sequence[np.ndarray]) -> Times:
+def by_formula(plan):
     """The truth, from its definition alone: ends come down from infinity until nothing changes any more.
 
     A lane that is stuck never does its next item: what only waits for itself stays at infinity.
@@ -150,7 +103,7 @@ def by_formula(plan: Sequence[np.ndarray]) -> Times:
         times = found
 
 
-def _ends(rows: np.ndarray, additions: Sequence[tuple[float, int, int]]) -> list[tuple[float, float]]:
+def _ends(rows, additions):
     """The times of a lane where others add at these times."""
     now, times = 0.0, []
     for kind, counter, amount, due in rows[["kind", "_slot", "_amount", "due_ns"]].tolist():
@@ -164,7 +117,7 @@ def _ends(rows: np.ndarray, additions: Sequence[tuple[float, int, int]]) -> list
     return times
 
 
-def when_reached(additions: Sequence[tuple[float, int, int]], counter: int, least: int) -> float:
+def when_reached(additions, counter, least):
     """The earliest time by which additions (time, counter, amount) come to at least this; NEVER where they do not."""
     total = 0
     if least <= 0:
@@ -176,7 +129,7 @@ def when_reached(additions: Sequence[tuple[float, int, int]], counter: int, leas
     return NEVER
 
 
-def by_lane_events(plan: Sequence[np.ndarray]) -> Times:
+def by_lane_events(plan):
     """Lanes that run without a clock."""
     lanes = [
         EventLane(
@@ -193,7 +146,7 @@ def by_lane_events(plan: Sequence[np.ndarray]) -> Times:
 
 
 @given(plan=plans())
-def test_the_lanes_without_a_clock_come_to_the_true_times(plan) -> None:
+def test_the_lanes_without_a_clock_come_to_the_true_times(plan):
     assert by_lane_events(plan) == by_formula(plan)
 
 
@@ -201,9 +154,9 @@ UNIT_NS = 20_000
 """How long one ns of a plan is on the real clock."""
 
 
-def on_the_real_clock(plan: Sequence[np.ndarray]) -> list[Completed]:
+def on_the_real_clock(plan):
     """The lanes of a plan in threads, slower by UNIT_NS. Reads take no time."""
-    start, counters = started(), counters_of(COUNTERS)
+    start, counters = started(), Counters.of(COUNTERS)
     files = Files([FileSlot(path=b"null")], "null")
     lanes = [Lane(files, pace=LoopPace.THINK, start=start, stop=StopFlag(), counters=counters) for _ in plan]
     for lane, rows in zip(lanes, plan, strict=True):
@@ -214,7 +167,7 @@ def on_the_real_clock(plan: Sequence[np.ndarray]) -> list[Completed]:
 
 @settings(max_examples=examples(40))
 @given(plan=plans())
-def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_waited_for(plan) -> None:
+def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_waited_for(plan):
     plan = [rows[rows["kind"] != READ_AT] for rows in plan]
     truth = by_formula(plan)
     assume(all(plan_rows.size for plan_rows in plan))
@@ -240,8 +193,7 @@ def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_wai
         assert (lane.end_ns >= lane.due_ns + np.where(sleeps, rows["_amount"], 0)).all()
         assert (lane.end_ns[:-1] <= lane.begin_ns[1:]).all()
         for place in np.flatnonzero(rows["kind"] == WAIT).tolist():
-            row = rows[place]
-            counter, until, multiple = int(row["_slot"]), int(row["_amount"]), int(row["_place"])
+            counter, until, multiple = (int(rows[name][place]) for name in ("_slot", "_amount", "_place"))
             reached = max(int(lane.begin_ns[place]), when_reached(additions, counter, until))
             if is_remembered(additions, counter, until, multiple):
                 assert lane.end_ns[place] == reached
@@ -249,7 +201,7 @@ def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_wai
                 assert lane.end_ns[place] >= reached
 
 
-def is_remembered(additions: Sequence[tuple[float, int, int]], counter: int, least: int, multiple: int) -> bool:
+def is_remembered(additions, counter, least, multiple):
     """Whether a counter still knows at the end of all when it reached a sum: a wait for that sum then ends exactly."""
     amounts = [amount for _, number, amount in sorted(additions) if number == counter]
     units = sum(amounts) // multiple - least // multiple
@@ -277,10 +229,10 @@ CREATED = 3
 class Sizes:
     """What each operation gives, from the sizes of the files by slot; None for one that does not exist."""
 
-    def __init__(self, sizes: list[int | None]) -> None:
+    def __init__(self, sizes):
         self.sizes = sizes
 
-    def result(self, kind: int, slot: int, place: int, amount: int) -> int:
+    def result(self, kind, slot, place, amount):
         if kind >= SLEEP:
             return 0
         if not 0 <= slot < len(self.sizes):
@@ -305,7 +257,7 @@ class Sizes:
         self.sizes[slot] = max(size, place + amount)
         return amount
 
-    def _rename(self, slot: int, new: int) -> int:
+    def _rename(self, slot, new):
         if not 0 <= new < len(self.sizes):
             return -errno.EBADF
         if not (WRITABLE[slot] and WRITABLE[new]):

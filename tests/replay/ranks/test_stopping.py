@@ -1,65 +1,60 @@
 """The end of a run before its time: by a signal to one of its processes, by an error, by the death of one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.ranks.death_watch import DeathWatch
 from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import ReplayError
-from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import build_capture, read
 from tests.fakes import FakeClock
 from tests.places import MPIEXEC, needs_mpi
 
 NS_PER_S = 1_000_000_000
 MINUTE = 60 * NS_PER_S
+needs_pidfd = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system cannot watch processes")
 
 
 class Told(Solo):
     """A communicator that notes what it is asked to tell; `others`: whether another process was told to stop."""
 
-    def __init__(self, others: bool = False) -> None:
-        self.others = others
-        self.told = 0
-        self.polls = 0
+    others, told, polls = False, 0, 0
 
-    def tell_stop(self) -> None:
+    def tell_stop(self):
         self.told += 1
 
-    def told_to_stop(self) -> bool:
+    def told_to_stop(self):
         return self.others
 
-    def arrive(self) -> Callable[[], bool]:
-        def all_there() -> bool:
+    def arrive(self):
+        def all_there():
             self.polls += 1
             return self.polls > 2
 
         return all_there
 
-    def end_of_notices(self) -> bool:
+    def end_of_notices(self):
         return self.others or self.told > 0
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+def clock(monkeypatch):
     """The clock of those who stop."""
     clock = FakeClock(read_ns=0)
     monkeypatch.setattr("dxt_replay.replay.ranks.stopping.time", clock)
     return clock
 
 
-def test_a_stop_is_passed_on_once_and_others_are_asked_after_a_period(clock: FakeClock) -> None:
+def test_a_stop_is_passed_on_once_and_others_are_asked_after_a_period(clock):
     stop, comm = StopFlag(), Told()
     relay = StopRelay(stop, comm)
     relay.heed()
@@ -80,10 +75,10 @@ def test_a_stop_is_passed_on_once_and_others_are_asked_after_a_period(clock: Fak
 
 
 @pytest.mark.parametrize(("error", "met"), [(ReplayError("no room"), True), (ZeroDivisionError(), False)])
-def test_a_known_error_waits_for_the_others_a_bug_does_not(clock: FakeClock, error: Exception, met: bool) -> None:
+def test_a_known_error_waits_for_the_others_a_bug_does_not(clock, error, met):
     comm = Told()
 
-    def work() -> None:
+    def work():
         raise error
 
     with pytest.raises(type(error)):
@@ -91,7 +86,7 @@ def test_a_known_error_waits_for_the_others_a_bug_does_not(clock: FakeClock, err
     assert bool(comm.polls) is met
 
 
-def test_the_first_signal_stops_the_run_and_a_later_one_the_process(clock: FakeClock) -> None:
+def test_the_first_signal_stops_the_run_and_a_later_one_the_process(clock):
     stop = StopFlag()
     with stop_on_signals(stop):
         signal.raise_signal(signal.SIGINT)
@@ -108,13 +103,11 @@ def test_the_first_signal_stops_the_run_and_a_later_one_the_process(clock: FakeC
     ("number", "raised"),
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated)],
 )
-def test_a_signal_unwinds_and_its_echo_does_not_disturb_the_clearing_up(
-    clock: FakeClock, number: signal.Signals, raised: type[BaseException]
-) -> None:
+def test_a_signal_unwinds_and_its_echo_does_not_disturb_the_clearing_up(clock, number, raised):
     before, cleared = signal.getsignal(number), []
 
     @unwind_on_signals()
-    def hold_something() -> None:
+    def hold_something():
         try:
             signal.raise_signal(number)
         finally:
@@ -126,29 +119,77 @@ def test_a_signal_unwinds_and_its_echo_does_not_disturb_the_clearing_up(
         hold_something()
     assert cleared
     assert signal.getsignal(number) == before
-    if raised is Terminated:
-        assert ended.value.code == 128 + number
-
-
-def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert raised is KeyboardInterrupt or ended.value.code == 128 + number
+    signal.signal(number, signal.SIG_IGN)
     try:
         with unwind_on_signals():
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)  # what is ignored stays ignored
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
-def long_capture(folder: Path, ranks: int = 3) -> Capture:
-    """A read at once and one after a minute on each rank, but only the first on rank 1."""
-    ops = [read(0, rank=rank, start_ns=at, length=10) for rank in range(ranks) for at in (0, MINUTE)[: 2 - (rank == 1)]]
+@pytest.fixture
+def processes():
+    """Three that last until they are killed."""
+    command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
+    started = [subprocess.Popen(command) for _ in range(3)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@needs_pidfd
+@pytest.mark.parametrize(
+    ("watcher", "killed", "named"),
+    [
+        # Of several that have died when the watcher gets a processor, the first is named.
+        ("is held", (0, 1, 2), 0),
+        ("is held", (1, 0, 2), 1),
+        ("is held", (2, 1, 0), 2),
+        ("is held and dismissed", (0, 1, 2), None),
+        # The end of the watching process leaves the others to be named.
+        ("is alone", (2,), 2),
+        # An interrupt reaches all processes, and does not end the watch.
+        ("is interrupted", (1,), 1),
+    ],
+)
+def test_the_process_that_died_is_named(processes, watcher, killed, named, capfd):
+    watch = DeathWatch({process.pid: f"process {number}" for number, process in enumerate(processes)})
+    child = watch._child
+    assert child is not None
+    assert child.stdin is not None
+    os.kill(child.pid, signal.SIGSTOP if "held" in watcher else 0)
+    os.kill(child.pid, signal.SIGINT if "interrupted" in watcher else 0)
+    if "dismissed" in watcher:
+        child.stdin.write(b"x")
+        child.stdin.flush()
+    if "alone" in watcher:
+        child.stdin.close()
+    for number in killed:
+        processes[number].kill()
+        processes[number].wait()
+    os.kill(child.pid, signal.SIGCONT)
+    if "alone" in watcher:
+        child.wait()
+    else:
+        watch.dismiss()  # too late for those that had died before
+    died = "" if named is None else f"dxt-replay: error: process {named} died, which ends the replay\n"
+    assert capfd.readouterr().err == died
+
+
+def long_capture(folder):
+    """A read at once and one after a minute on each of three ranks, but only the first on rank 1."""
+    ops = [
+        read(0, rank=rank, start_ns=at, length=10) for rank, at in ((0, 0), (0, MINUTE), (1, 0), (2, 0), (2, MINUTE))
+    ]
     source = build_capture(folder, ops=ops, files=["/a"], name="source")
     stage(plan_stage(source, folder / "twin"))
     return source
 
 
-def run_under_mpi(source: Path, first: str, processes: int = 3) -> subprocess.CompletedProcess[str]:
-    """Run the command in processes that execute `first` before; `rank` is their number, `main` the program.
+def run_under_mpi(source, first):
+    """Run the command in three processes that execute `first` before; `rank` is their number, `main` the program.
 
     There, `all_have_read` says whether every process has done an operation and looked for a notice since.
     """
@@ -175,11 +216,11 @@ def telling(relay):
         Path({str(told)!r}, str(rank)).touch()
     look(relay)
 stopping.StopRelay.heed = telling
-all_have_read = lambda: len(os.listdir({str(told)!r})) == {processes}
+all_have_read = lambda: len(os.listdir({str(told)!r})) == 3
 {first}
 sys.exit(main({[*arguments, "--json"]!r}))
 """
-    command = [str(MPIEXEC), "-n", str(processes), sys.executable, "-c", program]
+    command = [str(MPIEXEC), "-n", "3", sys.executable, "-c", program]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -187,18 +228,27 @@ SIGNAL_WHEN_ALL_HAVE_READ = """
 sent = []
 def signalling(relay):
     telling(relay)
-    if rank == {rank} and not sent and all_have_read():
+    if rank == {rank} and not sent and all_have_read(){more}:
         sent.append(os.kill(os.getpid(), signal.{name}))
 stopping.StopRelay.heed = signalling
+"""
+# Rank 1 has done its only operation, and looks from within `meet`.
+WAITING = """
+meet = stopping.StopRelay.meet
+meeting = []
+def noted(relay):
+    meeting.append(1)
+    meet(relay)
+stopping.StopRelay.meet = noted
 """
 
 
 @needs_mpi
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path: Path, name: str, rank: int) -> None:
-    source = long_capture(tmp_path)
-    done = run_under_mpi(source.path, SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name=name))
+@pytest.mark.parametrize(("name", "rank"), [("SIGTERM", 0), ("SIGTERM", 1), ("SIGINT", 2)])
+def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path, name, rank):
+    more = " and meeting" if rank == 1 else ""
+    program = WAITING + SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name=name, more=more)
+    done = run_under_mpi(long_capture(tmp_path).path, program)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
     assert (document["stopped"], document["operations"]) == (True, 3)
@@ -208,43 +258,21 @@ def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path:
 
 
 @needs_mpi
-def test_a_signal_reaches_a_process_that_waits_for_the_others(tmp_path: Path) -> None:
-    source = long_capture(tmp_path)
-    # Rank 1 has done its only operation, and looks from within `meet`.
-    waiting = """
-meet = stopping.StopRelay.meet
-meeting = []
-def noted(relay):
-    meeting.append(1)
-    meet(relay)
-stopping.StopRelay.meet = noted
-"""
-    signalling = SIGNAL_WHEN_ALL_HAVE_READ.format(rank=1, name="SIGTERM")
-    done = run_under_mpi(source.path, waiting + signalling.replace("all_have_read()", "meeting and all_have_read()"))
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["stopped"]
-    assert open_capture(tmp_path / "r.capture").operation_count() == 3
-
-
-@needs_mpi
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system cannot watch processes")
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_is_killed_ends_the_others_and_is_named(tmp_path: Path, rank: int) -> None:
-    source = long_capture(tmp_path)
-    done = run_under_mpi(source.path, SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name="SIGKILL"))
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        pytest.param(
+            SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name="SIGKILL", more=""),
+            f"error: process {rank} of 3 (PID ",
+            marks=needs_pidfd,
+        )
+        for rank in (0, 1)
+    ]
+    + [("if rank == 2: feeder.FedLane.pump = lambda lane: 1 / 0", "process 2 failed and ends the replay")],
+)
+def test_a_process_that_dies_or_has_a_bug_ends_the_others_and_is_named(tmp_path, program, said):
+    done = run_under_mpi(long_capture(tmp_path).path, program)
     assert done.returncode != 0
-    assert f"error: process {rank} of 3 (PID " in done.stderr
+    assert said in done.stderr
+    assert ("ZeroDivisionError" in done.stderr) == ("failed" in said), "a bug keeps its traceback"
     assert not (tmp_path / "r.capture").exists()
-
-
-@needs_mpi
-def test_a_bug_in_one_process_ends_all_and_keeps_its_traceback(tmp_path: Path) -> None:
-    source = long_capture(tmp_path)
-    broken = """
-if rank == 2:
-    feeder.FedLane.pump = lambda lane: 1 / 0
-"""
-    done = run_under_mpi(source.path, broken)
-    assert done.returncode != 0
-    assert "ZeroDivisionError" in done.stderr
-    assert "process 2 failed and ends the replay" in done.stderr

@@ -1,4 +1,4 @@
-"""From results of lanes to totals, rows and spans."""
+"""A lane between its source and its recorder, and from its results to totals, rows and spans."""
 
 import errno
 
@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 
 from dxt_replay.replay.causal.loop import FETCH
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.items import (
-    OPEN,
+    MARK,
     OPERATION_ROW,
     READ_AHEAD,
+    READ_AT,
     RENAME_ROW,
+    RING_BATCHES,
     SLEEP,
     Completed,
+    LoopPace,
     add,
     gap,
     mark,
@@ -21,18 +25,75 @@ from dxt_replay.replay.engine.items import (
     wait,
 )
 from dxt_replay.replay.plan.spill import SpillFile
+from dxt_replay.replay.run.feeder import FedLane, Feeder
 from dxt_replay.replay.run.recorded import ComputeRecorder, LaneRecorder, TimeCollector, rank_rows
 from dxt_replay.replay.run.result import MOST_FAILURES, Tally
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, TRACED, WRITE
 from tests.capture_builder import Span, spans_table
+from tests.fakes import make_batch
 
-STAT, RENAME, SEEK = (OPS.index(name) for name in ("stat", "rename", "seek"))
+STAT, RENAME, SEEK, OPEN = (OPS.index(name) for name in ("stat", "rename", "seek", "open"))
 
 
 def completed(rows, begin, end, result=None, due=None):
     columns = (begin if due is None else due, begin, end, [0] * len(begin) if result is None else result)
     times = [np.array(values, dtype=np.int64) for values in columns]
     return Completed(items=rows, due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
+
+
+class Ring:
+    """A lane of the loop that does nothing by itself. `items_done`: as a test says."""
+
+    done, items_done = False, 0
+
+    def __init__(self):
+        self.queued: list[np.ndarray] = []
+
+    def submit(self, items):
+        self.queued.append(items)
+
+    def finish(self) -> None: ...
+
+    def collect(self):
+        if not self.queued or self.items_done:
+            return None
+        items = self.queued.pop(0)
+        return completed(items, [0] * len(items), [0] * len(items))
+
+
+def fed(*batches, **choices):
+    ring = Ring()
+    left = iter(batches)
+    return FedLane(ring, "0.0", lambda: next(left, batches[0][:0]), **choices), ring
+
+
+def test_results_are_recorded_together_and_the_rest_at_the_end():
+    counts = []
+    reads = [make_batch((READ_AT, 0, 0, 1, 0))] * (RING_BATCHES + 3)
+    lane, _ = fed(*reads, record=lambda done: counts.append(done.count), record_items=RING_BATCHES)
+    lane.pump()
+    lane.pump()
+    lane.collect()
+    assert counts == [RING_BATCHES]
+    lane.collect(last=True)
+    lane.collect(last=True)
+    assert counts == [RING_BATCHES, 3]
+
+
+def test_operations_count_as_done_and_the_next_one_has_the_lag():
+    kinds = (MARK, READ_AT, SLEEP, READ_AT, MARK)
+    first, second = (make_batch(*((kind, 0, 0, 1, due + i) for i, kind in enumerate(kinds))) for due in (10, 20))
+    lane, ring = fed(first, second)
+    lane.pump()
+    gate = StartGate()
+    gate.cell[0] = 100
+    feeder = Feeder([lane], str.encode, gate, StopFlag(), LoopPace.ABSOLUTE, 4, 50)
+    found = []
+    for ring.items_done in range(11):
+        progress = feeder._progress(122)
+        found.append((progress.done, progress.lag_ns))
+    done = (0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4)
+    assert found == list(zip(done, (12, 11, 10, 9, 8, 2, 1, 0, 0, 0, 0), strict=True))
 
 
 def operations(op, *, offset=0, length=0, origin=0):
@@ -51,15 +112,14 @@ def recorder_of(*batches, lane=3):
 
 def test_totals_count_failures_short_counts_and_times():
     rows = operations([READ, WRITE, READ, READ], length=[10, 20, 30, 40])
-    recorder = recorder_of(completed(rows, [0, 20, 40, 60], [5, 30, 44, 61], [10, 20, 7, -2], due=[0, 15, 40, 50]))
+    recorder = recorder_of(completed(rows, [0, 20, 40, 60], [5, 30, 44, 61], [10, 20, 0, -2], due=[0, 15, 40, 50]))
     tally = recorder.tally + recorder._times.tally()
     assert (tally.operations, tally.failed, tally.short, tally.errors) == (4, 1, 1, {2: 1})
-    assert (tally.bytes_read, tally.bytes_written, tally.last_end_ns) == (17, 20, 61)
+    assert (tally.bytes_read, tally.bytes_written, tally.last_end_ns) == (10, 20, 61)
     assert (tally.lag_ns.quantile(1.0), tally.latency_ns.quantile(1.0), tally.response_ns.quantile(1.0)) == (10, 10, 15)
-    assert tally.failures[["rank", "lane", "begin_ns", "length", "result"]].tolist() == [
-        (2, 3, 40, 30, 7),
-        (2, 3, 60, 40, -2),
-    ]
+    assert {op: times.maximum for op, times in tally.latency_by_op.items()} == {READ: 5, WRITE: 10}
+    failures = tally.failures[["rank", "lane", "begin_ns", "length", "result"]].tolist()
+    assert failures == [(2, 3, 40, 30, 0), (2, 3, 60, 40, -2)]
     both = tally + tally
     assert (both.operations, both.errors, both.last_end_ns, both.lag_ns.count) == (8, {2: 2}, 61, 8)
     assert len(sum([tally] * 20, Tally()).failures) == MOST_FAILURES
@@ -69,17 +129,17 @@ def test_totals_count_failures_short_counts_and_times():
 
 
 def test_a_reconstructed_operation_that_finds_nothing_is_no_failure():
-    rows = operations([STAT, RENAME, STAT, READ, STAT], origin=RECONSTRUCTED)
+    rows = operations([STAT, RENAME, STAT, READ, STAT], origin=RECONSTRUCTED, length=[0, 0, 0, 9, 0])
     refused = completed(rows, [0] * 5, [1] * 5, [-errno.ENOENT, -errno.ENOTDIR, -errno.EIO, -2, 0])
+    rebuilt = completed(operations([READ], origin=RECONSTRUCTED, length=9), [0], [1], [5])
     traced = completed(operations([STAT], origin=TRACED), [0], [1], [-errno.ENOENT])
-    tally = recorder_of(refused, traced).tally
-    assert (tally.failed, tally.errors) == (3, {errno.EIO: 1, errno.ENOENT: 2})
+    tally = recorder_of(refused, rebuilt, traced).tally
+    assert (tally.failed, tally.short, tally.errors) == (3, 0, {errno.EIO: 1, errno.ENOENT: 2})
     assert tally.refused == {errno.ENOENT: 1, errno.ENOTDIR: 1}
 
 
 def test_operations_are_recorded_as_the_capture_had_them_and_other_items_are_not():
-    rows = operations([RENAME, OPS.index("open"), SEEK], offset=[-1, READ_AHEAD, 77])
-    assert rows["kind"][1] == OPEN
+    rows = operations([RENAME, OPEN, SEEK], offset=[-1, READ_AHEAD, 77])
     rows.view(RENAME_ROW)[["new_slot", "new_file_id"]][0] = (12, 5)
     rows = np.concatenate((rows_of_each([gap(kind=SLEEP, duration_ns=1)]), rows))
     (table,) = rank_rows(0, [recorder_of(completed(rows, range(4), range(4))).rows])
