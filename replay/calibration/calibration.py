@@ -21,11 +21,9 @@ from dxt_replay.traces.plain import Result
 from dxt_replay.traces.units import MIB, format_bytes
 
 FILL_SHARE = 0.12  # Most of the time for writing the data that are read
-DISTURBED = 0.25  # Least uncertainty of the model, as a share, if a figure was disturbed in all of its trials
 MOST_WINDOW_BYTES = MIB  # A window of read-ahead up to this size is one more size of the cold reads
 RESIDENT_PCT = 1.0  # Share of the pages that stayed after a drop, per cent, above which a sentence reports it
 WIDE = 0.25  # Half the width of an interval, as a share of the value, above which a time counts as uncertain
-_DEFAULT_DIRTY_PCT = 20  # vm.dirty_ratio of Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +69,15 @@ class Calibration(Result):
             "resident_after_drop_pct": self.resident_after_drop_pct,
             "read_ahead_bytes": self.read_ahead_bytes,
             "dropped_at_open": self.dropped_at_open,
-            "object_store": None
-            if not self.model.objects
-            else object_figures(self.measured, own_objects=self.own_objects),
+            "object_store": object_figures(self.measured, self.own_objects) if self.model.objects else None,
             "throttled": bool(self.model.limits),
             "after_a_pause": [
-                {
-                    "size_bytes": each.size,
-                    "at_once": each.burst,
-                    "per_s": each.per_s,
-                    "throttled": each.throttled,
-                    "step_s": each.step_s,
-                }
+                dict(zip(("size_bytes", "at_once", "per_s", "throttled", "step_s"), each, strict=True))
                 for each in self.burst
             ],
             "times": [each.as_json() for each in self.measured],
             "left_out": [
-                {"probe": probe.kind, "size_bytes": probe.size, "in_flight": probe.in_flight} for probe in self.left_out
+                dict(zip(("probe", "size_bytes", "in_flight"), probe, strict=True)) for probe in self.left_out
             ],
             "unseen": list(self.unseen),
         }
@@ -120,25 +110,14 @@ def calibrate(
         cache = PageCache(
             size=cache_bytes(), read_ahead=ahead or 0, dirty=dirty_bytes(), dropped_at_open=dropped_at_open
         )
-    model = fit_model(
-        f"{file_system} at {target}",
-        f"Measured by dxt-replay calibrate in {run.passed_s:.0f} s.",
-        run.measured,
-        run.limits,
-        cache=cache,
-        least_uncertainty=DISTURBED if run.disturbed else 0.0,
-    )
+    model = fit_model(run.measured, run.limits, cache, **run.described(f"{file_system} at {target}"))
     resident = 100.0 * bench.stayed / bench.dropped if bench.dropped else None
-    return Calibration(
+    return _result(
+        run,
+        model,
         target=target,
         file_system=file_system,
-        seconds=run.passed_s,
         data_bytes=bench.data_bytes,
-        model=model,
-        measured=run.measured,
-        burst=tuple(run.burst),
-        rounds=run.rounds,
-        left_out=tuple(run.left_out),
         unseen=_caveats(run, bench, resident, ahead, dropped_at_open=dropped_at_open),
         read_ahead_bytes=ahead,
         dropped_at_open=dropped_at_open,
@@ -161,26 +140,23 @@ def calibrate_objects(
         if not any(each.call == "GET" for each in run.measured) and bench.refused:
             raise TargetError(f"cannot measure {bench.place.base}: {'; '.join(map(': '.join, bench.refused.items()))}")
         run.check()
-    model = fit_objects(
-        f"object store {place.endpoint or 'of the environment'}, {place.base}",
-        f"Measured by dxt-replay calibrate in {run.passed_s:.0f} s.",
-        run.measured,
-        run.limits,
-        opens_ask=place.opens_ask,
-        least_uncertainty=DISTURBED if run.disturbed else 0.0,
+    named = run.described(f"object store {place.endpoint or 'of the environment'}, {place.base}")
+    model = fit_objects(run.measured, run.limits, opens_ask=place.opens_ask, **named)
+    unseen, data_bytes = object_caveats(run.disturbed, bench), int(bench.sizes.sum())
+    return _result(
+        run, model, target=place.url, file_system="s3", data_bytes=data_bytes, unseen=unseen, own_objects=bench.own
     )
+
+
+def _result(run: Rounds, model: StorageModel, **found: Any) -> Calibration:
     return Calibration(
-        target=place.url,
-        file_system="s3",
         seconds=run.passed_s,
-        data_bytes=int(bench.sizes.sum()),
         model=model,
         measured=run.measured,
         burst=tuple(run.burst),
         rounds=run.rounds,
         left_out=tuple(run.left_out),
-        unseen=object_caveats(run.disturbed, bench),
-        own_objects=bench.own,
+        **found,
     )
 
 
@@ -193,7 +169,7 @@ def dirty_bytes(folder: Path = Path("/proc/sys/vm")) -> int:
     """Bytes of writes that the page cache holds before a writer has to wait (vm.dirty_bytes, vm.dirty_ratio)."""
     texts = [text_in(folder / name) for name in ("dirty_bytes", "dirty_ratio")]
     stated, percent = (int(text) if text.isdigit() else 0 for text in texts)
-    return stated or cache_bytes() * (percent or _DEFAULT_DIRTY_PCT) // 100
+    return stated or cache_bytes() * (percent or 20) // 100  # 20: the default of Linux
 
 
 def _caveats(

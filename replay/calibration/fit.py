@@ -262,20 +262,19 @@ DECIDING_BYTES = 1 << 20
 
 
 def fit_model(
-    name: str,
-    about: str,
     measured: Sequence[Measured],
     limits: Sequence[Limit],
-    *,
     cache: PageCache | None,
+    *,
     least_uncertainty: float = 0.0,
+    **named: str,
 ) -> StorageModel:
     """The storage model of these measurements of a file system.
 
     limits: of a throttle, if there is one; the model then has the times of single reads only.
     cache: what the system says of its page cache; None if pages could not be dropped before cold reads. Without it, or
     if cached reads are as slow as cold ones, the model has no page cache.
-    least_uncertainty: lower bound of the model's uncertainty, as a share."""
+    least_uncertainty: lower bound of the model's uncertainty, as a share. named: its `name` and `about`."""
     cold = _of(measured, "read", "cold")
     cached, alone = (_alone(_of(measured, "read", state)) for state in ("cached", "cold"))
     writes, synced = _alone(_of(measured, "write")), _alone(_of(measured, "sync"))
@@ -285,7 +284,10 @@ def fit_model(
     in_write = {each.size: each.time_ns for each in _alone(_of(measured, "write", "synced"))}
     in_sync = {each.size: each.time_ns for each in synced if each.size in in_write}
     deciding = [size for size in sorted(in_sync) if size <= DECIDING_BYTES]
-    in_cache = len(deciding) > 1 and _grows(in_sync, deciding) > _grows(in_write, deciding)
+    in_cache = False
+    if len(deciding) > 1:
+        sync_grows, write_grows = (times[deciding[-1]] - times[deciding[0]] for times in (in_sync, in_write))
+        in_cache = sync_grows > write_grows
     if synced:
         base = min(each.time_ns for each in synced)
         operations["sync"] = RequestTime.affine(round(base, 1))
@@ -302,23 +304,20 @@ def fit_model(
     if cache is not None:
         write, dirty = (_table(writes), cache.dirty) if in_cache else (None, 0)
         cache = msgspec.structs.replace(cache, hit=_table(cached), write=write, dirty=dirty)
-    model = StorageModel(
-        name=name, about=about, operations=operations, limits=tuple(limits), cache=cache, jitter=_jitter(cold)
-    )
+    model = StorageModel(**named, operations=operations, limits=tuple(limits), cache=cache, jitter=_jitter(cold))
     model = with_largest_fetch(model, measured)
     return _uncertain(model, max(math.hypot(_uncertainty(cold), model_error(model, measured)), least_uncertainty))
 
 
 def fit_objects(
-    name: str,
-    about: str,
     measured: Sequence[Measured],
     limits: Sequence[Limit],
     *,
     opens_ask: bool,
     least_uncertainty: float = 0.0,
+    **named: str,
 ) -> StorageModel:
-    """The storage model of the requests to an object store. `opens_ask`: whether an open sends a HEAD.
+    """As `fit_model`, of the requests to an object store. `opens_ask`: whether an open sends a HEAD.
 
     A request that was not measured takes no time there."""
     gets, heads = _of(measured, "GET"), _of(measured, "HEAD")
@@ -332,9 +331,7 @@ def fit_objects(
         "delete": _of(measured, "DELETE"),
     }
     operations = {operation: _table(times) for operation, times in found.items() if times}
-    model = StorageModel(
-        name=name, about=about, operations=operations, limits=tuple(limits), objects=True, jitter=_jitter(gets)
-    )
+    model = StorageModel(**named, operations=operations, limits=tuple(limits), objects=True, jitter=_jitter(gets))
     return _uncertain(model, max(_uncertainty(gets), least_uncertainty))
 
 
@@ -344,10 +341,6 @@ def _of(measured: Sequence[Measured], call: str, state: str = "") -> list[Measur
 
 def _alone(measured: Sequence[Measured]) -> list[Measured]:
     return [each for each in measured if each.in_flight == 1]
-
-
-def _grows(times: dict[int, float], sizes: Sequence[int]) -> float:
-    return times[sizes[-1]] - times[sizes[0]]
 
 
 def _uncertain(model: StorageModel, share: float) -> StorageModel:

@@ -82,14 +82,12 @@ class ObjectBench:
             large = np.flatnonzero(self.sizes >= size)
             if not len(large):
                 return None
+            ranges = {"length": size, "pause_ns": pause_ns}
             items = []
             for _ in range(lanes):
                 chosen = self._random.choice(large, MOST_REQUESTS)
                 offset = self._random.integers(0, self.sizes[chosen] - size + 1)
-                reads = trials.lane_items(
-                    kinds.READ_AT, chosen, MOST_REQUESTS, offset=offset, length=size, pause_ns=pause_ns
-                )
-                items.append(reads)
+                items.append(trials.lane_items(kinds.READ_AT, chosen, MOST_REQUESTS, offset=offset, **ranges))
             if kind == trials.GET:
                 return self._issue(self.paths, items, seconds)
             self._first_byte.first_ns.clear()
@@ -97,9 +95,8 @@ class ObjectBench:
             return of_item, begin_ns, begin_ns + np.array(self._first_byte.first_ns[: len(of_item)], dtype=np.int64)
         if kind == trials.HEAD:
             slots = self._random.integers(0, len(self.paths), (lanes, MOST_REQUESTS))
-            return self._issue(
-                self.paths, [trials.lane_items(kinds.STAT, each, MOST_REQUESTS) for each in slots], seconds
-            )
+            looks = [trials.lane_items(kinds.STAT, each, MOST_REQUESTS) for each in slots]
+            return self._issue(self.paths, looks, seconds)
         if kind == trials.LIST:  # of the folder of the first object
             folder = self.paths[0].rpartition(b"/")[0]
             return self._issue([folder], [trials.lane_items(kinds.LIST, 0, MOST_REQUESTS)] * lanes, seconds)
@@ -186,7 +183,7 @@ def _twin(place: ObjectPlace, refused: OSError) -> tuple[list[bytes], list[int]]
         return [target.base + row["path"].encode() for row in rows], [row["size"] for row in rows]
 
 
-def object_figures(measured: Sequence[Measured], *, own_objects: bool) -> dict[str, Any]:
+def object_figures(measured: Sequence[Measured], own_objects: bool) -> dict[str, Any]:
     """Figures of an object store; None where not measured. `measured` has at least a GET.
 
     first_byte_us: from the call of a GET of the smallest range to the head of its answer, median, us.
@@ -196,16 +193,14 @@ def object_figures(measured: Sequence[Measured], *, own_objects: bool) -> dict[s
     first = {each.size: each.p50_ns for each in measured if (each.call, each.state) == ("GET", "first byte")}
     small, large = min(size for size, _ in whole), max(size for size, _ in whole)
     transfer_ns = whole[large, 1].p50_ns - first[large] if (large, 1) in whole and large in first else 0.0
-    by_connections = []
-    for count in sorted({count for _, count in whole}):
-        few, much = whole.get((small, count)), whole.get((large, count))
-        by_connections.append(
-            {
-                "connections": count,
-                "requests_per_s": None if few is None or not few.time_ns else count * 1e9 / few.time_ns,
-                "bytes_per_s": None if much is None else much.bytes_per_s,
-            }
-        )
+    by_connections = [
+        {
+            "connections": count,
+            "requests_per_s": count * 1e9 / few.time_ns if (few := whole.get((small, count))) and few.time_ns else None,
+            "bytes_per_s": much.bytes_per_s if (much := whole.get((large, count))) else None,
+        }
+        for count in sorted({count for _, count in whole})
+    ]
     return {
         "first_byte_us": first[small] / 1e3 if small in first else None,
         "first_byte_large_us": first[large] / 1e3 if large in first else None,

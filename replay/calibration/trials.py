@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -164,8 +164,7 @@ def lane_items(
 ) -> np.ndarray:
     """The items of one lane, `PLAN_ROW` (many,), at most MAX_ITEMS; a number stands for all of them."""
     many = min(many, MAX_ITEMS)
-    columns = (each[:many] if isinstance(each, np.ndarray) else each for each in (kind, slot, offset, length))
-    kind, slot, offset, length = columns
+    kind, slot, offset, length = (e[:many] if isinstance(e, np.ndarray) else e for e in (kind, slot, offset, length))
     return loop_items(kind, slot, many, place=offset, amount=length, due_ns=pause_ns)
 
 
@@ -405,9 +404,8 @@ def measure_read_ahead(path: bytes, file_bytes: int, seconds: float) -> tuple[in
 
 # --------------------------------------------------------------------------------------------------------------- rounds
 
-IDLE_S = 0.3
-"""Pause before a trial that looks for a throttle, s. The burst that the throttle allows is restored meanwhile."""
-
+DISTURBED = 0.25  # Least uncertainty of the model, as a share, if a figure was disturbed in all of its trials
+IDLE_S = 0.3  # Pause before a trial that looks for a throttle, s: the burst that it allows is restored meanwhile
 LEAST_TRIALS = 3  # Least number of trials of a cold read with one in flight. They are made even after the time is over.
 REPEATS = 3  # Further trials of a figure that others contradict. They are made even after the time is over.
 RESERVE = 0.97  # Share of the time after which no trial begins
@@ -444,6 +442,11 @@ class Rounds:
     def passed_s(self) -> float:
         """Seconds since the begin."""
         return time.monotonic() - self._begun
+
+    def described(self, name: str) -> dict[str, Any]:
+        """The keywords of `fit_model` that say what was measured, and how well."""
+        about = f"Measured by dxt-replay calibrate in {self.passed_s:.0f} s."
+        return {"name": name, "about": about, "least_uncertainty": DISTURBED if self.disturbed else 0.0}
 
     def report(self, what: str) -> None:
         """Say what is being measured."""

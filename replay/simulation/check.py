@@ -9,9 +9,7 @@ from typing import Any
 
 from dxt_replay.traces.units import ns_to_seconds
 
-ALIKE = 0.05
-"""A replay that differs by this share of the simulated time agrees with it: replays vary by a few per cent."""
-
+ALIKE = 0.05  # A replay that differs by this share of the simulated time agrees with it: replays vary by a few per cent
 GROSS = 1.5
 """A replay that takes so many times as long or as short as simulated says that the model is of another storage."""
 

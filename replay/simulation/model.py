@@ -26,28 +26,18 @@ import yaml
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import OPS
 
-DATA_OPERATIONS = ("read", "write")
-"""Operations that go to the servers; the others go to the metadata service."""
-
+DATA_OPERATIONS = ("read", "write")  # Operations that go to the servers; the others go to the metadata service
 SCOPES = ("server", "node", "system", "metadata")
 """What may have a limit of its own: each server, each node, the whole system, or each metadata server."""
 
 KIND_NAMES = ("read", "write", "open", "close", "stat", "sync", "seek", "rename", "list", "delete")
 """Operation by the kind of its item (`replay.engine.items`)."""
 
-QUANTILES = 1024
-"""How many factors a jitter is drawn from."""
-
+QUANTILES = 1024  # How many factors a jitter is drawn from
 MAX_SERVERS = 1 << 16
-VERSION = 1
-"""Version of the document, its key `storage_model`."""
-
-MAX_BYTES = 16 << 20
-"""Largest document that is read."""
-
-SHIPPED = Path(__file__).with_name("shipped")
-"""Folder of the models that can be named without a path."""
-
+VERSION = 1  # Version of the document, its key `storage_model`
+MAX_BYTES = 16 << 20  # Largest document that is read
+SHIPPED = Path(__file__).with_name("shipped")  # Folder of the models that can be named without a path
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z%/]*)\s*")
 _Kind = TypeVar("_Kind")
 

@@ -49,27 +49,16 @@ from dxt_replay.traces.storage_limit import Doubt
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
 
-BUSY = 0.7
-"""Share of the time from which on a queue that is busy holds a job up."""
-
-PROGRESS_S = 0.2
-"""Seconds between two reports of progress."""
-
-FREE_PCT = 2.0
-"""Per cent of the time that storage costs, up to which it does not limit a job."""
-
-MAX_FILES = 1 << 31
-"""Files of a simulation: their numbers are int32."""
-
-MAX_STEPS = 1 << 20
-"""Most steps that are counted one by one; what lies beyond counts as outside of steps."""
+BUSY = 0.7  # Share of the time from which on a queue that is busy holds a job up
+FREE_PCT = 2.0  # Per cent of the time that storage costs, up to which it does not limit a job
+PROGRESS_S = 0.2  # Seconds between two reports of progress
+MAX_FILES = 1 << 31  # Files of a simulation: their numbers are int32
+MAX_STEPS = 1 << 20  # Most steps that are counted one by one; what lies beyond counts as outside of steps
 
 TIME_CLASSES = tuple(field.name for field in dataclasses.fields(TimeSpent))
 """The columns of `Watch.spent_ns`, in the order of the kinds of events below."""
 
-CLIENT = 5
-"""Kind of the event in which a training thread does what the `client` of a storage model says."""
-
+CLIENT = 5  # Kind of the event in which a training thread does what the `client` of a storage model says
 _CLASSES = {kind: at for at, kind in enumerate((NO_EVENT, FETCH, COLLECTIVE, CHECKPOINT, EVALUATION, ENTRY, CLIENT))}
 
 
@@ -197,42 +186,14 @@ class Run:
     """One simulated run.
 
     training_ns: from the first step's begin to the last one's end. use: what the storage did (`SimulatedStorage.use`),
-    and spent: where the time went; None without a storage. seconds: of processor time.
-    """
+    and spent: where the time went; None without a storage. seconds: of processor time."""
 
     elapsed_ns: int
     training_ns: int
     use: Any
     spent: Watch | None
-    operations: int
     items: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceUse:
-    """How busy a limit is, or the slots of servers: share of the time, mean of the instances and the busiest one.
-
-    waited_s: how long all requests waited for it; None if it is not known.
-    """
-
-    name: str
-    each: str
-    instances: int
-    busy_mean_pct: float
-    busy_max_pct: float
-    waited_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTotals:
-    """Operations of one kind. `requests`, `request_bytes`: those that reached a server."""
-
-    operations: int
-    bytes: int
-    mean_us: float
-    requests: int
-    request_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -339,14 +300,14 @@ class Prediction:
             "accelerator_utilisation_pct": self.utilisation_pct,
             "time_s": asdict(self.spent_s()),
             "bottleneck": self.bottleneck(),
-            "resources": [asdict(each) for each in self.resources()],
+            "resources": self.resources(),
             "requests": {
-                "by_operation": {name: asdict(each) for name, each in self.requests().items()},
+                "by_operation": self.requests(),
                 "cache_hits": self.use.hits,
                 "cache_hit_bytes": self.use.hit_bytes,
             },
             "simulated": {
-                "operations": sum(run.operations for run in runs),
+                "operations": len(runs) * self.job.operations_of(self.ranks),
                 "items": sum(run.items for run in runs),
                 "seconds": sum(run.seconds for run in runs),
             },
@@ -362,13 +323,14 @@ class Prediction:
         rows, first = (self._spent.spent_ns[:-1] / 1e6 / self.ranks).tolist(), self._spent.first_step
         return [StepTime(*row, step=first + at) for at, row in enumerate(rows) if any(row)]
 
-    def resources(self) -> list[ResourceUse]:
-        """Use of each limit, and of each kind of servers with slots, in the first run."""
+    def resources(self) -> list[dict[str, Any]]:
+        """How busy each limit is in the first run, and each kind of servers with slots: per cent of the time, of the
+        mean instance and of the busiest one. `waited_s`: how long all requests waited for it; None if not known."""
         use, elapsed, model = self.use, max(self.runs[0].elapsed_ns, 1), self.model
-        waited_ns = (use.turn_ns + use.pipe_ns).tolist()
+        waited_s = ((use.turn_ns + use.pipe_ns) / 1e9).tolist()
         found: list[tuple[str, str, np.ndarray, float | None]] = [
-            (limit.name, limit.each, busy_ns / elapsed, waited / 1e9)
-            for limit, busy_ns, waited in zip(model.limits, use.busy_ns, waited_ns, strict=True)
+            (limit.name, limit.each, busy_ns / elapsed, waited)
+            for limit, busy_ns, waited in zip(model.limits, use.busy_ns, waited_s, strict=True)
         ]
         for name, each, servers, busy_ns in (
             ("slots of each server", "server", model.servers, use.server_ns),
@@ -376,44 +338,41 @@ class Prediction:
         ):
             if servers.slots:
                 found.append((name, each, busy_ns / (elapsed * servers.slots), None))
+        names = ("name", "each", "instances", "busy_mean_pct", "busy_max_pct", "waited_s")
         return [
-            ResourceUse(
-                name=name,
-                each=each,
-                instances=len(busy),
-                busy_mean_pct=100.0 * float(busy.mean()),
-                busy_max_pct=100.0 * float(busy.max()),
-                waited_s=waited_s,
+            dict(
+                zip(
+                    names,
+                    (name, each, len(busy), 100.0 * float(busy.mean()), 100.0 * float(busy.max()), waited),
+                    strict=True,
+                )
             )
-            for name, each, busy, waited_s in found
+            for name, each, busy, waited in found
         ]
 
     def bottleneck(self) -> str:
         """The bottleneck of the job, in words."""
         if self.storage_pct < FREE_PCT:
             return "not storage: with infinitely fast storage the run would take as long"
-        busiest = max(self.resources(), key=lambda each: each.busy_max_pct, default=None)
-        if busiest is not None and busiest.busy_max_pct >= 100 * BUSY:
-            return f"{busiest.name}: busy {busiest.busy_max_pct:.0f} % of the time"
+        busy_pct, name = max(((each["busy_max_pct"], each["name"]) for each in self.resources()), default=(0.0, ""))
+        if busy_pct >= 100 * BUSY:
+            return f"{name}: busy {busy_pct:.0f} % of the time"
         total = float(self.use.operation_ns.sum())
         if total and float(self.use.operation_ns[2:].sum()) / total > 0.5:
             return "latency of metadata operations: no queue is busy, each operation takes its own time"
         return "latency of reads and writes: no queue is busy, each request takes its own time"
 
-    def requests(self) -> dict[str, RequestTotals]:
-        """Operations of the first run, by the name of their kind (KIND_NAMES)."""
+    def requests(self) -> dict[str, dict[str, float]]:
+        """Operations of the first run, by the name of their kind; `requests` and their bytes are those that reached a
+        server."""
         use = self.use
-        return {
-            name: RequestTotals(
-                operations=int(use.operations[kind]),
-                bytes=int(use.operation_bytes[kind]),
-                mean_us=float(use.operation_ns[kind]) / NS_PER_US / int(use.operations[kind]),
-                requests=int(use.requests[kind]),
-                request_bytes=int(use.request_bytes[kind]),
-            )
-            for kind, name in enumerate(KIND_NAMES)
-            if use.operations[kind]
-        }
+        mean_us = use.operation_ns / NS_PER_US / np.maximum(use.operations, 1)
+        columns = {
+            "operations": use.operations, "bytes": use.operation_bytes, "mean_us": mean_us, "requests": use.requests,
+            "request_bytes": use.request_bytes,
+        }  # fmt: skip
+        kinds = [(kind, name) for kind, name in enumerate(KIND_NAMES) if use.operations[kind]]
+        return {name: {key: each[kind].item() for key, each in columns.items()} for kind, name in kinds}
 
 
 def predict(
@@ -451,7 +410,6 @@ def predict(
             training_ns=max(int(each.max()) for each in marks) - min(int(each.min()) for each in marks) if marks else 0,
             use=None if storage is None else storage.use,
             spent=watch,
-            operations=job.operations_of(ranks),
             items=sum(len(lane.items) for lane in timed),
             seconds=time.thread_time() - began,
         )

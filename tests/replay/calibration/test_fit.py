@@ -181,7 +181,7 @@ CACHE = PageCache(size=1 << 30, read_ahead=WINDOW, dirty=1 << 28)
 
 
 def fitted(*more, cached=CACHED, **changes):
-    return fit.fit_model("a disk", "measured", [*cached, *READS, *more], **{"limits": (), "cache": CACHE, **changes})
+    return fit.fit_model([*cached, *READS, *more], **{"name": "a disk", "limits": (), "cache": CACHE, **changes})
 
 
 def test_cold_reads_become_a_table_and_cached_ones_the_cache():
