@@ -12,29 +12,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.plan.layers import LayerChoice
 from dxt_replay.replay.transform.changes import Changes, Compression
 from dxt_replay.replay.transform.rank import MODELLED, TRANSFORMED, Work, data_reads, joined, rows_of
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import FORMATS, OPS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count
 
 MODAL_SHARE = 0.9  # Share of a file's bytes that requests of one length must move, for that to be its request size
-MOST_LENGTHS = 4096
-"""Lengths of requests of one file that are counted, the first ones: a file with more has no request size."""
-
+IN_ORDER_SHARE = 0.5  # Share of the ranges that begin where the one before ended, from which on reads are in order
+JUMPS_SHARE = 0.95  # Share of the records at whose begin the address jumps, from which on these are the records
 BYTES_PER_OPERATION = 300
 """Memory for each operation while all are changed and scheduled: about what docs/scale.md has as measured, half as much
 again."""
-
-IN_ORDER_SHARE = 0.5
-"""Share of the ranges that begin where the one before ended, from which on a program reads in order."""
-
-JUMPS_SHARE = 0.95  # Share of the records at whose begin the address jumps, from which on these are the records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +67,9 @@ class RequestCost:
         return beyond
 
 
+_LENGTHS = pa.schema([("file", pa.int32()), ("length", pa.int64()), ("bytes", pa.int64())])
+
+
 class DataSet(NamedTuple):
     """The files that a job reads and does not write; arrays by file id.
 
@@ -94,10 +91,8 @@ class DataSet(NamedTuple):
 def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
     """Derive the data set from one pass over the operations. Raises: CaptureError when a part is damaged."""
     files = capture.files.num_rows
-    read, written = np.zeros((2, files), dtype=bool)
-    lengths: dict[int, dict[int, int]] = {}
-    moved = np.zeros(files, dtype=np.int64)
-    sums, shortest_ns = np.zeros(5), math.inf
+    written, moved, request = np.zeros(files, dtype=bool), *np.zeros((2, files), dtype=np.int64)
+    sums, shortest_ns, pairs = np.zeros(5), math.inf, _LENGTHS.empty_table()
     columns = ["op", "api", "file_id", "offset", "length", "origin", "start_ns", "end_ns"]
     for batch in capture.operations(columns=columns):
         op, file_id, length = codes(batch, "op"), batch.column("file_id").to_numpy(), batch.column("length").to_numpy()
@@ -108,27 +103,24 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
         sums += (len(x), x.sum(), (x * x).sum(), y.sum(), (x * y).sum())
         shortest_ns = min(shortest_ns, float(y.min(initial=math.inf)))
         mine = reads & (length > 0)
-        read[file_id[mine]] = True
-        np.add.at(moved, file_id[mine], length[mine])
-        pairs = distinct_rows(file_id[mine], length[mine])
-        for (name, size), count in zip(pairs.values.tolist(), np.bincount(pairs.inverse).tolist(), strict=True):
-            of_file = lengths.setdefault(name, {})
-            if size in of_file or len(of_file) < MOST_LENGTHS:
-                of_file[size] = of_file.get(size, 0) + count * size
-    request = np.zeros(files, dtype=np.int64)
-    for name, of_file in lengths.items():
-        size = max(of_file, key=of_file.__getitem__)
-        request[name] = size if of_file[size] >= MODAL_SHARE * moved[name] else 0
-    chunks: dict[int, set[int]] = {}  # sizes of the uncompressed chunks, if the source knows its HDF5 data sets
-    for row in capture.hdf5.to_pylist():
-        if row["chunk_shape"] and not row["filters"]:
-            chunks.setdefault(row["file_id"], set()).add(math.prod(row["chunk_shape"]) * row["type_size"])
-    for name, sizes in chunks.items():
-        if seen := sizes & lengths.get(name, {}).keys():
-            request[name] = max(seen, key=lengths[name].__getitem__)
-    hdf5, mine = codes(capture.files, "format") == FORMATS.index("hdf5"), read & ~written
-    known = {name: int(request[name]) for name in np.flatnonzero(mine & hdf5 & (request > 0)).tolist()}
-    return DataSet(mine, mine & ~hdf5, hdf5, moved, request, known, RequestCost.fitted(sums, shortest_ns))
+        pairs = pa.concat_tables([pairs, pa.table([file_id[mine], length[mine], length[mine]], schema=_LENGTHS)])
+        pairs = pairs.group_by(["file", "length"]).aggregate([("bytes", "sum")]).rename_columns(_LENGTHS.names)
+    file_id, length, of_length = (pairs[name].to_numpy() for name in _LENGTHS.names)
+    np.add.at(moved, file_id, of_length)
+    # Sizes of the uncompressed chunks, if the source knows its HDF5 data sets, go before the length of most bytes.
+    chunks = {
+        (row["file_id"], math.prod(row["chunk_shape"]) * row["type_size"])
+        for row in capture.hdf5.to_pylist()
+        if row["chunk_shape"] and not row["filters"]
+    }
+    known = np.array([each in chunks for each in zip(file_id.tolist(), length.tolist(), strict=True)], dtype=bool)
+    order = np.lexsort((of_length, known, file_id))
+    last = order[np.diff(file_id[order], append=-1) != 0]
+    usual = known[last] | (of_length[last] >= MODAL_SHARE * moved[file_id[last]])
+    request[file_id[last]] = np.where(usual, length[last], 0)
+    hdf5, mine = codes(capture.files, "format") == FORMATS.index("hdf5"), (moved > 0) & ~written
+    chunk_bytes = {name: int(request[name]) for name in np.flatnonzero(mine & hdf5 & (request > 0)).tolist()}
+    return DataSet(mine, mine & ~hdf5, hdf5, moved, request, chunk_bytes, RequestCost.fitted(sums, shortest_ns))
 
 
 def check_requests(capture: Capture, changes: Changes, data: DataSet, available: int | None) -> None:
@@ -198,6 +190,14 @@ def _exchanged(work: Work, gone: np.ndarray, made: Work, place: np.ndarray, nth:
     return rows_of(joined([rows_of(work, stay), made]), order), places[order]
 
 
+def _pieces(begin: np.ndarray, end: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ranges cut into pieces of `size` bytes: the range of each piece, its number in it, and its first byte."""
+    count = -(-(end - begin) // size)
+    of_range = np.repeat(np.arange(len(begin)), count)
+    nth = np.arange(len(of_range)) - np.repeat(np.cumsum(count) - count, count)
+    return of_range, nth, begin[of_range] + nth * size
+
+
 def with_chunks(work: Work, file_id: int, recorded_bytes: int, chunk_bytes: int, cost: RequestCost) -> Work:
     """The operations, with the requests for whole chunks of a file (`recorded_bytes`) tiled in chunks of
     `chunk_bytes`: the same elements, tiled differently.
@@ -234,10 +234,7 @@ def with_chunks(work: Work, file_id: int, recorded_bytes: int, chunk_bytes: int,
         whole = np.zeros_like(whole)
     # A range of several chunks begins with a chunk. A range smaller than a chunk is a piece of it.
     base = np.where(whole, begin // chunk_bytes * chunk_bytes, begin)
-    count = -(-(end - base) // chunk_bytes)
-    of_range = np.repeat(np.arange(len(base)), count)
-    nth = np.arange(len(of_range)) - np.repeat(np.cumsum(count) - count, count)
-    from_byte = base[of_range] + nth * chunk_bytes
+    of_range, nth, from_byte = _pieces(base, end, chunk_bytes)
     to_byte = np.minimum(from_byte + chunk_bytes, np.where(whole[of_range], end.max(), end[of_range]))
     of_bytes = np.bincount(range_of, weights=cost.of_bytes(work["duration_ns"][at])) / (end - begin)
     think = np.bincount(range_of, weights=work["think_ns"][at])
@@ -285,10 +282,7 @@ def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost
     at, stream = at[order], stream[order]
     # The reads, cut at multiples of the size: the read of each piece, and the piece's bytes.
     offset, until = work["offset"][at], work["offset"][at] + work["length"][at]
-    count = (until - 1) // transfer_bytes - offset // transfer_bytes + 1
-    read = np.repeat(np.arange(len(at)), count)
-    nth = np.arange(len(read)) - np.repeat(np.cumsum(count) - count, count)
-    border = (offset[read] // transfer_bytes + nth) * transfer_bytes
+    read, nth, border = _pieces(offset // transfer_bytes * transfer_bytes, until, transfer_bytes)
     piece_begin, piece_end = np.maximum(border, offset[read]), np.minimum(border + transfer_bytes, until[read])
     source = at[read]
     new = (np.diff(stream[read], prepend=-1) != 0) | (np.diff(piece_begin // transfer_bytes, prepend=-1) != 0)
@@ -314,13 +308,13 @@ def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost
     # Think time of reads that are merged into others goes to the lane's next operation, unless the read was held back.
     lost = source[(nth == 0) & ~new]
     lost = np.sort(lost[(work["think_ns"][lost] > 0) & ~work["held"][lost]])
-    added = np.zeros(len(place), dtype=np.int64)
+    think = result["think_ns"].copy()
     for lane in np.unique(work["lane"][lost]).tolist():
         mine, gone = np.flatnonzero(result["lane"] == lane), lost[work["lane"][lost] == lane]
         taker = np.searchsorted(place[mine], gone)
         kept = taker < len(mine)
-        np.add.at(added, mine[taker[kept]], work["think_ns"][gone[kept]])
-    return result | {"think_ns": result["think_ns"] + added}
+        np.add.at(think, mine[taker[kept]], work["think_ns"][gone[kept]])
+    return result | {"think_ns": think}
 
 
 def _streams(work: Work, reads: np.ndarray) -> np.ndarray:

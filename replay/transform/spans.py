@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +17,7 @@ from dxt_replay.traces.schema import (
     SPANS_SCHEMA,
     UNION_THREAD,
     codes,
+    dictionary_array,
     table_from_columns,
 )
 
@@ -27,30 +25,8 @@ _STEP, _WAIT, _CHECKPOINT, _COLLECTIVE, _OTHER, _COMPUTE = (
     SPAN_KINDS.index(name) for name in ("step", "input_wait", "checkpoint", "collective", "other", "compute")
 )
 _KIND_OF_EVENT = {FETCH: _WAIT, CHECKPOINT: _CHECKPOINT, COLLECTIVE: _COLLECTIVE}
-_EVENTS = tuple(_KIND_OF_EVENT.values())
 
 WAITS_FOR_READERS = "input_wait"  # Name of a batch fetch of a loop whose training thread does not read by itself
-
-
-def _rows(
-    rank: int,
-    thread: int,
-    kind: np.ndarray | int,
-    name: Sequence[str] | str,
-    step: np.ndarray,
-    start_ns: np.ndarray,
-    end_ns: np.ndarray,
-    **more: Any,
-) -> pa.Table:
-    """Spans of one thread; kind and name of each, or of all."""
-    count = len(start_ns)
-    columns = {
-        "rank": np.full(count, rank, dtype=np.int32),
-        "thread": np.full(count, thread, dtype=np.int64),
-        "kind": np.full(count, kind, dtype=np.int8),
-        "name": [name] * count if isinstance(name, str) else name,
-    }
-    return table_from_columns({**columns, "step": step, "start_ns": start_ns, "end_ns": end_ns, **more}, SPANS_SCHEMA)
 
 
 def spans_at(
@@ -74,7 +50,8 @@ def spans_at(
     begin, end, wait = new.begin_ns[chosen], new.end_ns[chosen], READING_WAITS[0] if reads_itself else WAITS_FOR_READERS
     if recorded is None:
         names = [wait if each == _WAIT else SPAN_KINDS[each] for each in kind.tolist()]
-        steps = _rows(rank, 0, _STEP, SPAN_KINDS[_STEP], new.step_number, new.step_begin_ns, new.step_end_ns)
+        times = {"step": new.step_number, "start_ns": new.step_begin_ns, "end_ns": new.step_end_ns}
+        steps = table_from_columns({**times, "rank": rank, "thread": 0, "kind": _STEP, "name": "step"}, SPANS_SCHEMA)
         busy = Intervals.union_of(new.step_begin_ns, new.step_end_ns).minus(Intervals.union_of(begin, end))
         thread, rest = 0, _compute_rows(busy, steps)
     else:
@@ -98,12 +75,17 @@ def spans_at(
         # The making of the batches is scheduled anew.
         rest = recorded.filter(pa.array(~is_event & ~np.isin(span_kind, (_STEP, _WAIT))))
         rest = _moved(rest, old, new).filter(pc.not_equal(rest["name"], MAKES_BATCH))
-    events = _rows(rank, thread, kind, names, new.step_at(begin), begin, end)
-    tables = [steps, events, rest.cast(SPANS_SCHEMA)]
+    events = {"kind": kind, "name": names, "step": new.step_at(begin), "start_ns": begin, "end_ns": end}
+    tables = [
+        steps,
+        table_from_columns({**events, "rank": rank, "thread": thread}, SPANS_SCHEMA),
+        rest.cast(SPANS_SCHEMA),
+    ]
     if made_ns is not None:
         last = max(int(each["thread"].to_numpy().max(initial=0)) for each in tables)
-        step, fetched_ns = new.step_at(made_ns[0]), new.end_ns[new.fetches]
-        tables.append(_rows(rank, last + 1, PIPELINE, MAKES_BATCH, step, *made_ns, fetched_ns=fetched_ns))
+        made = {"start_ns": made_ns[0], "end_ns": made_ns[1], "step": new.step_at(made_ns[0])}
+        made |= {"fetched_ns": new.end_ns[new.fetches], "rank": rank, "thread": last + 1}
+        tables.append(table_from_columns({**made, "kind": PIPELINE, "name": MAKES_BATCH}, SPANS_SCHEMA))
     return pa.concat_tables(tables)
 
 
@@ -122,8 +104,7 @@ def _moved(rest: pa.Table, old: TrainingLoop, new: TrainingLoop) -> pa.Table:
         columns[name] = pa.array(after[0] + moved + times - within, mask=rest[name].is_null().to_numpy())
     # A known loop takes every checkpoint and every collective for an event of the training thread.
     kind = codes(rest, "kind")
-    kinds = np.where(np.isin(kind, (_CHECKPOINT, _COLLECTIVE)), _OTHER, kind).astype(np.int8)
-    columns["kind"] = table_from_columns({"kind": kinds}, pa.schema([SPANS_SCHEMA.field("kind")]))["kind"]
+    columns["kind"] = dictionary_array(np.where(np.isin(kind, (_CHECKPOINT, _COLLECTIVE)), _OTHER, kind), SPAN_KINDS)
     return pa.table(columns, schema=SPANS_SCHEMA)
 
 
@@ -134,7 +115,7 @@ def copied_spans(spans: pa.Table) -> pa.Table:
     The accelerator utilisation stays the same. Other details of threads are left out, so that thousands of copies fit
     into memory."""
     kind = codes(spans, "kind")
-    mine = np.isin(kind, (*_EVENTS, _STEP, PIPELINE)) | are_evaluations(spans)
+    mine = np.isin(kind, (*_KIND_OF_EVENT.values(), _STEP, PIPELINE)) | are_evaluations(spans)
     computed = spans.filter(pa.array(kind == _COMPUTE))
     union = Intervals.union_of(computed["start_ns"].to_numpy(), computed["end_ns"].to_numpy())
     return pa.concat_tables([spans.filter(pa.array(mine)).cast(SPANS_SCHEMA), _compute_rows(union, spans)])
@@ -152,5 +133,7 @@ def _compute_rows(compute: Intervals, spans: pa.Table) -> pa.Table:
         ends = spans["end_ns"].to_numpy()[steps][order]
         inside = (place >= 0) & (compute.starts < ends[place])
         step[inside] = numbers[order][place[inside]]
-    rank = spans["rank"][0].as_py()
-    return _rows(rank, UNION_THREAD, _COMPUTE, "compute", step, compute.starts, compute.ends)
+    columns = {"step": step, "start_ns": compute.starts, "end_ns": compute.ends, "thread": UNION_THREAD}
+    return table_from_columns(
+        {**columns, "rank": spans["rank"][0].as_py(), "kind": _COMPUTE, "name": "compute"}, SPANS_SCHEMA
+    )
