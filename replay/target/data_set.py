@@ -111,24 +111,16 @@ def total(numbers: np.ndarray) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MappedFile:
-    """A file read from a real data set; `size` is what the accesses need."""
-
-    file_id: int
-    path: bytes
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TwinDataSet:
     """The twin data set of one capture under one target.
 
     `identity` is equal for captures that need the same files; `placements` has one per row of the files table.
+    `mapped`: path of each file that is read from a real data set, and the bytes that its accesses need.
     `plain_hdf5`: HDF5 files by file_id that are staged as plain bytes, with the reason."""
 
     identity: str
     files: TwinFiles
-    mapped: tuple[MappedFile, ...]
+    mapped: tuple[tuple[bytes, int], ...]
     placements: Placements
     plain_hdf5: Mapping[int, str]
 
@@ -202,10 +194,7 @@ def twin_data_set(
     touched, read, written, created, renamed, needed = _file_use(capture)
     placements = place(capture.files, base, maps, written=np.flatnonzero(written).tolist())
     real = booleans(placements.below.is_null())
-    mapped = tuple(
-        MappedFile(file_id=file_id, path=placements.path(file_id), size=int(needed[file_id]))
-        for file_id in np.flatnonzero(touched & real).tolist()
-    )
+    mapped = tuple((placements.path(each), int(needed[each])) for each in np.flatnonzero(touched & real).tolist())
     mask = touched & ~real & ~object_folders(capture.files)
     file_id, size = np.flatnonzero(mask), needed[mask]
     found = {} if hdf5 is None else hdf5.layouts

@@ -50,33 +50,14 @@ class NoLayoutError(Exception):
     """Why a file has no layout: its twin has plain bytes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KnownDataset:
-    """A dataset as a capture describes it: one row of `traces.schema.HDF5_SCHEMA`, or of a layout, with its chunks.
-
-    `chunk_shape`: slowest dimension first, empty for a contiguous dataset, None where unknown, as `shape` may be.
-    `index`, `offset`, `size`: int64[chunks], the chunk's number in row-major order, its place and its stored size; None
-    where the file could not be inspected. A contiguous dataset has one chunk."""
-
-    name: str
-    type_size: int
-    points: int
-    shape: tuple[int, ...] | None = None
-    chunk_shape: tuple[int, ...] | None = None
-    filters: tuple[str, ...] | None = None
-    index: np.ndarray | None = None
-    offset: np.ndarray | None = None
-    size: np.ndarray | None = None
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of a chunk before its filters; 0 for a contiguous dataset and where unknown."""
-        return prod(self.chunk_shape) * self.type_size if self.chunk_shape else 0
+Known = Mapping[str, Any]
+"""A dataset as a capture describes it: a row of `traces.schema.HDF5_SCHEMA`, whose lists of chunks are int64 arrays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatasetLayout:
-    """A dataset with its stored chunks in the order of `index`, int64[chunks] each, as in `KnownDataset`.
+    """A dataset with its stored chunks in the order of `index`; int64[chunks] each: their numbers in row-major order,
+    places and stored sizes.
 
     `chunk_shape` is empty for a contiguous dataset, whose one extent is its data. `compressed`: what is stored has to
     pass a filter, and its size is not that of the chunk."""
@@ -232,20 +213,21 @@ def _requests(capture: Capture, wanted: np.ndarray) -> tuple[dict[int, np.ndarra
     return dict(zip(files.tolist(), np.split(rows, first[1:]), strict=True)), refused
 
 
-def known_datasets(table: pa.Table) -> dict[int, list[KnownDataset]]:
+def known_datasets(table: pa.Table) -> dict[int, list[Known]]:
     """The rows of a capture's table of HDF5 datasets, by file_id."""
-    datasets: dict[int, list[KnownDataset]] = {}
-    chunks = ("chunk_index", "chunk_offset", "chunk_size")
-    arrays = [[cell.values.to_numpy() if cell.is_valid else None for cell in table[name]] for name in chunks]
-    for row, index, offset, size in zip(table.drop_columns([*chunks, "chunk_mask"]).to_pylist(), *arrays, strict=True):
-        known: dict[str, Any] = {n: tuple(each) if isinstance(each, list) else each for n, each in row.items()}
-        file_id = known.pop("file_id")
-        named = KnownDataset(name=known.pop("dataset"), index=index, offset=offset, size=size, **known)
-        datasets.setdefault(file_id, []).append(named)
-    return datasets
+    names, found = ("chunk_index", "chunk_offset", "chunk_size"), dict[int, list[Known]]()
+    arrays = [[cell.values.to_numpy() if cell.is_valid else None for cell in table[name]] for name in names]
+    for row, *chunks in zip(table.drop_columns([*names, "chunk_mask"]).to_pylist(), *arrays, strict=True):
+        found.setdefault(row["file_id"], []).append({**row, **dict(zip(names, chunks, strict=True))})
+    return found
 
 
-def layout_of(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layout:
+def _chunk_bytes(dataset: Known) -> int:
+    """Bytes of a chunk before its filters; 0 for a contiguous dataset and where unknown."""
+    return prod(dataset["chunk_shape"]) * int(dataset["type_size"]) if dataset["chunk_shape"] else 0
+
+
+def layout_of(requests: np.ndarray, known: Sequence[Known]) -> Hdf5Layout:
     """The layout of a file from the distinct requests on it, REQUEST[n] in order of offset and length.
 
     The file's own chunk index counts before H5D records, and these before offsets and lengths alone.
@@ -253,24 +235,22 @@ def layout_of(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layout
     requests = requests[requests["length"] > 0]
     if not len(requests):
         raise NoLayoutError("nothing was read from it")
-    if any(dataset.offset is not None for dataset in known):
+    if any(dataset["chunk_offset"] is not None for dataset in known):
         return _from_index(requests, known)
-    if any(dataset.chunk_shape is not None for dataset in known):
+    if any(dataset["chunk_shape"] is not None for dataset in known):
         return _from_records(requests, known)
     return _from_requests(requests)
 
 
-def _from_index(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layout:
+def _from_index(requests: np.ndarray, known: Sequence[Known]) -> Hdf5Layout:
     datasets = []
-    for dataset in known:
-        if dataset.offset is None or dataset.size is None or dataset.index is None or not len(dataset.offset):
-            continue
-        order = np.argsort(dataset.index, kind="stable")
-        shape, chunks = dataset.shape or (dataset.points,), dataset.chunk_shape or ()
-        columns = (dataset.index[order], dataset.offset[order], dataset.size[order])
-        datasets.append(
-            DatasetLayout(dataset.name, dataset.type_size, shape, chunks, *columns, compressed=bool(dataset.filters))
-        )
+    for each in known:
+        if each["chunk_offset"] is not None and len(each["chunk_offset"]):
+            order = np.argsort(each["chunk_index"], kind="stable")
+            columns = (each[name][order] for name in ("chunk_index", "chunk_offset", "chunk_size"))
+            shape, chunks = tuple(each["shape"] or (each["points"],)), tuple(each["chunk_shape"] or ())
+            kind = each["dataset"], each["type_size"], shape, chunks
+            datasets.append(DatasetLayout(*kind, *columns, compressed=bool(each["filters"])))
     found = _checked(datasets, "the chunk index of the file itself")
     data = found.is_data(requests["offset"], requests["length"])
     if _moved(requests[~data & ~_is_own(requests, known)]) > _moved(requests[data]):
@@ -278,14 +258,14 @@ def _from_index(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layo
     return found
 
 
-def _from_records(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layout:
+def _from_records(requests: np.ndarray, known: Sequence[Known]) -> Hdf5Layout:
     """The datasets by H5D records. Requests of exactly the size of a chunk are its chunks; if most requests have other
     sizes, the chunks are compressed."""
-    chunked = [dataset for dataset in known if dataset.chunk_bytes]
-    contiguous = [dataset for dataset in known if dataset.chunk_shape == ()]
-    by_size: dict[int, list[KnownDataset]] = {}
+    chunked = [dataset for dataset in known if _chunk_bytes(dataset)]
+    contiguous = [dataset for dataset in known if dataset["chunk_shape"] == []]
+    by_size: dict[int, list[Known]] = {}
     for dataset in chunked:
-        by_size.setdefault(dataset.chunk_bytes, []).append(dataset)
+        by_size.setdefault(_chunk_bytes(dataset), []).append(dataset)
     fits = np.isin(requests["length"], list(by_size))
     chunks = _apart(requests[fits & (requests["offset"] >= SUPERBLOCK_BYTES)])
     own = _is_own(requests, known) & ~fits
@@ -331,8 +311,8 @@ def _node_bytes(rank: int) -> int:
     return 24 + 8 * _TREE_FANOUT + (_TREE_FANOUT + 1) * (8 + 8 * (rank + 1))
 
 
-def _is_own(requests: np.ndarray, known: Sequence[KnownDataset]) -> np.ndarray:
-    nodes = [_node_bytes(len(dataset.chunk_shape)) for dataset in known if dataset.chunk_shape]
+def _is_own(requests: np.ndarray, known: Sequence[Known]) -> np.ndarray:
+    nodes = [_node_bytes(len(dataset["chunk_shape"])) for dataset in known if dataset["chunk_shape"]]
     return np.isin(requests["length"], [*_GROUP_SIZES, *nodes])
 
 
@@ -345,9 +325,7 @@ def _apart(requests: np.ndarray) -> np.ndarray:
     return requests[~touches]
 
 
-def _share(
-    chunks: np.ndarray, size: int, datasets: Sequence[KnownDataset], metadata: np.ndarray
-) -> list[DatasetLayout]:
+def _share(chunks: np.ndarray, size: int, datasets: Sequence[Known], metadata: np.ndarray) -> list[DatasetLayout]:
     """Assign the chunks of one size to the datasets with such chunks, in order of offset, as many as each dataset
     holds.
 
@@ -357,22 +335,21 @@ def _share(
     taken = np.concatenate(([0], np.cumsum(metadata["length"])))[np.searchsorted(metadata["offset"], offset)]
     gaps = np.maximum(np.diff(offset) - size - np.diff(taken), 0) // size
     slot = np.arange(len(offset)) + np.concatenate(([0], np.cumsum(gaps)))[: len(offset)]
-    order = sorted(datasets, key=lambda dataset: -dataset.points)
-    capacity = [max(-(-dataset.points * dataset.type_size // size), 1) for dataset in order]
+    order = sorted(datasets, key=lambda dataset: -dataset["points"])
+    capacity = [max(-(-dataset["points"] * dataset["type_size"] // size), 1) for dataset in order]
     owner = np.minimum(np.searchsorted(np.cumsum(capacity), slot, side="right"), len(order) - 1)
     layouts = []
     for number, dataset in enumerate(order):
         own = owner == number
-        count = int(own.sum())
-        if not count or not dataset.chunk_shape:
-            continue
-        shape = (max(capacity[number], count) * dataset.chunk_shape[0], *dataset.chunk_shape[1:])
-        columns = (np.arange(count), offset[own], np.full(count, size, dtype=np.int64))
-        layouts.append(DatasetLayout(dataset.name, dataset.type_size, shape, dataset.chunk_shape, *columns))
+        if count := int(own.sum()):
+            chunk = tuple(dataset["chunk_shape"])
+            shape = (max(capacity[number], count) * chunk[0], *chunk[1:])
+            columns = (np.arange(count), offset[own], np.full(count, size, dtype=np.int64))
+            layouts.append(DatasetLayout(dataset["dataset"], dataset["type_size"], shape, chunk, *columns))
     return layouts
 
 
-def _regions(rest: np.ndarray, chunks: np.ndarray, contiguous: Sequence[KnownDataset]) -> list[DatasetLayout]:
+def _regions(rest: np.ndarray, chunks: np.ndarray, contiguous: Sequence[Known]) -> list[DatasetLayout]:
     """Stretches of adjacent requests outside of chunks: the contiguous datasets, or parts of them."""
     ends = rest["offset"] + rest["length"]
     free = rest["offset"] >= SUPERBLOCK_BYTES
@@ -387,7 +364,7 @@ def _regions(rest: np.ndarray, chunks: np.ndarray, contiguous: Sequence[KnownDat
     starts, ends = rest["offset"][first], reached[np.append(first[1:] - 1, len(reached) - 1)]
     names = [f"region{number}" for number in range(len(starts))]
     if len(contiguous) == len(starts):
-        names = [dataset.name for dataset in contiguous]
+        names = [dataset["dataset"] for dataset in contiguous]
     found = zip(names, starts.tolist(), (ends - starts).tolist(), strict=True)
     first_chunk = np.zeros(1, dtype=np.int64)
     return [

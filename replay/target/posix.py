@@ -447,10 +447,7 @@ def close_unwritten(fd: int) -> None:
 
 def sync_file_system(fd: int) -> None:
     """Make the file system of an open file or directory write its cached data: syncfs(2). Raises: OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "syncfs"):
-        os.sync()
-    elif libc.syncfs(fd):
+    if ctypes.CDLL(None, use_errno=True).syncfs(fd):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 

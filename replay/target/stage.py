@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from dxt_replay.replay.target.data_set import (
     CREATED_ROLE,
     LOOKED_AT_ROLE,
-    MappedFile,
     TwinFiles,
     fits,
     total,
@@ -59,7 +58,6 @@ LEAST_BEGUN_BYTES = 8
 
 _RECOGNISED_BYTES = 4096  # The start of a file by which it is known to be ours
 LARGEST_SHOWN = 5
-_LEAST_MEASURED_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,7 +74,7 @@ class StagePlan:
     to_write: TwinFiles
     already_staged: TwinFiles
     created_by_run: TwinFiles
-    mapped: tuple[MappedFile, ...]
+    mapped: tuple[tuple[bytes, int], ...]
     sparse: np.ndarray
     replaced: np.ndarray
     plain_hdf5: tuple[tuple[str, str], ...]
@@ -113,7 +111,7 @@ class StagePlan:
             "created_by_run": self.created_by_run.path.to_pylist(),
             "bytes_created_by_run": self.bytes_created_by_run,
             "plain_hdf5": [{"path": path, "reason": reason} for path, reason in self.plain_hdf5],
-            "mapped": {"files": len(self.mapped), "bytes": sum(file.size for file in self.mapped)},
+            "mapped": {"files": len(self.mapped), "bytes": sum(size for _, size in self.mapped)},
             "bytes_to_write": self.bytes_to_write,
             "free_bytes": self.room.free_bytes,
             "fits": self.shortage is None,
@@ -127,24 +125,21 @@ class StagePlan:
             holes = f", {format_count(int(self.sparse.sum()))} of them as holes" if self.sparse.any() else ""
             verb, written = "Would write" if dry_run else "Writing", format_bytes(self.bytes_to_write)
             lines = [f"{verb} {format_counted(len(files), 'file')} {place}: {written}{holes}"]
-            least = np.partition(files.size, -min(LARGEST_SHOWN, len(files)))[-min(LARGEST_SHOWN, len(files))]
-            equal = np.flatnonzero(files.size == least)
-            first = pc.select_k_unstable(files.path.take(equal), LARGEST_SHOWN, [("", "ascending")])
-            some = np.concatenate((np.flatnonzero(files.size > least), equal[first.to_numpy()]))
-            largest = sorted(zip((-files.size[some]).tolist(), files.path.take(some).to_pylist(), strict=True))
-            lines += [f"  {format_bytes(-size):>9}  {path}" for size, path in largest[:LARGEST_SHOWN]]
+            listed = pa.table({"size": files.size, "path": files.path})
+            largest = pc.select_k_unstable(listed, LARGEST_SHOWN, [("size", "descending"), ("path", "ascending")])
+            shown = zip(files.size[largest.to_numpy()].tolist(), files.path.take(largest).to_pylist(), strict=True)
+            lines += [f"  {format_bytes(size):>9}  {path}" for size, path in shown]
         if len(files) > LARGEST_SHOWN:
             lines.append(f"  and {format_count(len(files) - LARGEST_SHOWN)} more")
         created = self.created_by_run
         for count, size, text in (
             (len(self.already_staged), self.already_staged.bytes, "there already"),
-            (len(self.mapped), sum(file.size for file in self.mapped), "read from mapped data"),
+            (len(self.mapped), sum(size for _, size in self.mapped), "read from mapped data"),
             (len(created), self.bytes_created_by_run, "only written by the program, so each replay makes them"),
         ):
             if count:
                 lines.append(f"{format_counted(count, 'file')}, {format_bytes(size)}: {text}")
-        shown = self.plain_hdf5[:LARGEST_SHOWN]
-        lines += [f"{path} gets plain bytes instead of HDF5: {reason}" for path, reason in shown]
+        lines += [f"{path} gets plain bytes instead of HDF5: {why}" for path, why in self.plain_hdf5[:LARGEST_SHOWN]]
         if len(self.plain_hdf5) > LARGEST_SHOWN:
             lines.append(f"  and {format_counted(len(self.plain_hdf5) - LARGEST_SHOWN, 'more HDF5 file')}")
         if self.shortage:
@@ -158,7 +153,7 @@ class StagePlan:
         if not len(self.to_write):
             return "The twin is complete."
         files, size = format_counted(len(self.to_write), "file"), format_bytes(self.bytes_to_write)
-        rate = f", {format_bytes(self.bytes_to_write / seconds)}/s" if seconds >= _LEAST_MEASURED_S else ""
+        rate = f", {format_bytes(self.bytes_to_write / seconds)}/s" if seconds >= 0.01 else ""
         return f"Staged {files} under {printable(self.target)}: {size} in {format_duration(seconds * NS_PER_S)}{rate}"
 
 
@@ -245,17 +240,17 @@ def _made_by_us(target: Target, files: TwinFiles, row: int, entry: Mapping[str, 
         return file is not None and content.first_difference(file, 0, end) is None
 
 
-def _check_mapped(files: Iterable[MappedFile]) -> None:
+def _check_mapped(files: Iterable[tuple[bytes, int]]) -> None:
     """Raises: TargetError when real data are missing, or shorter than the capture reads."""
-    for file in files:
+    for path, size in files:
         try:
-            found = os.stat(file.path)
+            found = os.stat(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise TargetError(f"mapped data {printable(file.path)}: {reason}; correct --map") from error
-        if file.size and (not stat_modes.S_ISREG(found.st_mode) or found.st_size < file.size):
+            raise TargetError(f"mapped data {printable(path)}: {reason}; correct --map") from error
+        if size and (not stat_modes.S_ISREG(found.st_mode) or found.st_size < size):
             raise TargetError(
-                f"mapped data {printable(file.path)} has {found.st_size} bytes, the capture reads {file.size}: "
+                f"mapped data {printable(path)} has {found.st_size} bytes, the capture reads {size}: "
                 "correct --map, or leave it out and stage"
             )
 

@@ -70,6 +70,10 @@ class RequestCost:
 _LENGTHS = pa.schema([("file", pa.int32()), ("length", pa.int64()), ("bytes", pa.int64())])
 
 
+def _summed(lengths: pa.Table) -> pa.Table:
+    return lengths.group_by(["file", "length"]).aggregate([("bytes", "sum")]).rename_columns(_LENGTHS.names)
+
+
 class DataSet(NamedTuple):
     """The files that a job reads and does not write; arrays by file id.
 
@@ -92,7 +96,7 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
     """Derive the data set from one pass over the operations. Raises: CaptureError when a part is damaged."""
     files = capture.files.num_rows
     written, moved, request = np.zeros(files, dtype=bool), *np.zeros((2, files), dtype=np.int64)
-    sums, shortest_ns, pairs = np.zeros(5), math.inf, _LENGTHS.empty_table()
+    sums, shortest_ns, pairs = np.zeros(5), math.inf, [_LENGTHS.empty_table()]
     columns = ["op", "api", "file_id", "offset", "length", "origin", "start_ns", "end_ns"]
     for batch in capture.operations(columns=columns):
         op, file_id, length = codes(batch, "op"), batch.column("file_id").to_numpy(), batch.column("length").to_numpy()
@@ -103,9 +107,9 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
         sums += (len(x), x.sum(), (x * x).sum(), y.sum(), (x * y).sum())
         shortest_ns = min(shortest_ns, float(y.min(initial=math.inf)))
         mine = reads & (length > 0)
-        pairs = pa.concat_tables([pairs, pa.table([file_id[mine], length[mine], length[mine]], schema=_LENGTHS)])
-        pairs = pairs.group_by(["file", "length"]).aggregate([("bytes", "sum")]).rename_columns(_LENGTHS.names)
-    file_id, length, of_length = (pairs[name].to_numpy() for name in _LENGTHS.names)
+        pairs.append(_summed(pa.table([file_id[mine], length[mine], length[mine]], schema=_LENGTHS)))
+    summed = _summed(pa.concat_tables(pairs))
+    file_id, length, of_length = (summed[name].to_numpy() for name in _LENGTHS.names)
     np.add.at(moved, file_id, of_length)
     # Sizes of the uncompressed chunks, if the source knows its HDF5 data sets, go before the length of most bytes.
     chunks = {

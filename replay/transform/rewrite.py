@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -328,42 +329,40 @@ class Copies:
             users[used[rank]] += 1
         self.source_of = {rank: sources[rank % len(sources)] for rank in range(ranks)}
         self._private = {rank: files[users[files] == 1] for rank, files in used.items()}  # ids, ascending
-        self._first_id, files = dict[int, int](), capture.files.num_rows  # of a copy's own files, which follow in order
+        self._count = files = capture.files.num_rows
+        self._first_id = dict[int, int]()  # of a copy's own files, which follow in order
         for rank in range(len(sources), ranks):
             self._first_id[rank] = files
             files += len(self._private[self.source_of[rank]])
-        self._same_ids = np.arange(capture.files.num_rows, dtype=np.int32)
 
-    def _of_rank(self, rank: int, table: pa.Table) -> pa.Table:
-        return _with(table, "rank", np.full(table.num_rows, rank, dtype=np.int32))
-
-    def _own_ids(self, rank: int, table: pa.Table, name: str) -> pa.Table:
-        """The table with the ids of the copies of private files in the column `name`; shared files keep theirs."""
-        private, ids, column = self._private[self.source_of[rank]], self._same_ids.copy(), table[name]
-        ids[private] = self._first_id[rank] + np.arange(len(private))
-        own = pa.array(ids[column.fill_null(0).to_numpy()], mask=column.is_null().to_numpy())
-        return _with(table, name, own) if len(private) else table
+    def _copied(self, rank: int, table: pa.Table, *names: str) -> pa.Table:
+        """The table as one of the rank; in the columns `names` with the ids of its copies of private files."""
+        if "rank" in table.column_names:
+            table = _with(table, "rank", np.full(table.num_rows, rank, dtype=np.int32))
+        private = self._private[self.source_of[rank]]
+        if rank in self._first_id and len(private):
+            ids = np.arange(self._count, dtype=np.int32)
+            ids[private] = self._first_id[rank] + np.arange(len(private))
+            for name in names:
+                old = table[name]
+                new = pa.array(ids[old.fill_null(0).to_numpy()], mask=old.is_null().to_numpy())
+                table = _with(table, name, new)
+        return table
 
     def operations(self, rank: int, table: pa.Table) -> pa.Table:
         """Operations of the source, rewritten for the rank."""
-        table = self._of_rank(rank, table)
+        table = self._copied(rank, table, "file_id", "other_file_id")
         if rank not in self._first_id:
             return table
-        table = self._own_ids(rank, self._own_ids(rank, table, "file_id"), "other_file_id")
-        return _with(
-            table, "origin", schema.dictionary_array(moved_origin(schema.codes(table, "origin")), schema.ORIGINS)
-        )
+        origin = moved_origin(schema.codes(table, "origin"))
+        return _with(table, "origin", schema.dictionary_array(origin, schema.ORIGINS))
 
     def files(self, files: pa.Table) -> pa.Table:
         """The files, followed by the copies: `/data/a.h5` of rank 7 is `/data/a.rank7.h5`."""
         tables = [files.select(schema.FILES_SCHEMA.names)]
         for rank, first in self._first_id.items():
             mine = tables[0].take(pa.array(self._private[self.source_of[rank]]))
-            paths = []
-            for path in mine["path"].to_pylist():
-                folder, slash, name = path.rpartition("/")
-                stem, dot, suffix = name.rpartition(".")
-                paths.append(f"{folder}{slash}{stem}.rank{rank}.{suffix}" if dot and stem else f"{path}.rank{rank}")
+            paths = [f".rank{rank}".join(os.path.splitext(path)) for path in mine["path"].to_pylist()]
             in_bytes = [None if path is None else path + b".rank%d" % rank for path in mine["path_bytes"].to_pylist()]
             changed = {
                 "file_id": np.arange(first, first + mine.num_rows, dtype=np.int32),
@@ -382,7 +381,7 @@ class Copies:
         for rank, source in self.source_of.items():
             mine = lanes.filter(pc.equal(lanes["rank"], source))
             tables.append(
-                self._of_rank(rank, store.lanes_with_facts(mine, ["role"]) if rank in self._first_id else mine)
+                self._copied(rank, store.lanes_with_facts(mine, ["role"]) if rank in self._first_id else mine)
             )
         return pa.concat_tables(tables)
 
@@ -391,9 +390,9 @@ class Copies:
         tables = [datasets]
         for rank in self._first_id if datasets.num_rows else ():
             private = pa.array(self._private[self.source_of[rank]], type=pa.int32())
-            tables.append(self._own_ids(rank, datasets.filter(pc.is_in(datasets["file_id"], private)), "file_id"))
+            tables.append(self._copied(rank, datasets.filter(pc.is_in(datasets["file_id"], private)), "file_id"))
         return pa.concat_tables(tables).cast(schema.HDF5_SCHEMA)
 
     def spans(self, rank: int, spans: pa.Table) -> pa.Table:
         """Spans of the source, rewritten for the rank (`copied_spans`)."""
-        return self._of_rank(rank, copied_spans(spans) if rank in self._first_id else spans)
+        return self._copied(rank, copied_spans(spans) if rank in self._first_id else spans)

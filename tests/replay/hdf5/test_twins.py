@@ -21,12 +21,12 @@ from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
 from dxt_replay.replay.target import hdf5_layout as layouts_module
-from dxt_replay.replay.target.hdf5_layout import DatasetLayout, Hdf5Files, KnownDataset, NoLayoutError, hdf5_files
+from dxt_replay.replay.target.hdf5_layout import DatasetLayout, Hdf5Files, NoLayoutError, hdf5_files
 from dxt_replay.replay.target.hdf5_twin import hdf5_bytes, hdf5_content
 from dxt_replay.replay.target.stage import check_staged, plan_stage, stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.samples import sample
-from dxt_replay.traces.schema import APIS, READ, codes
+from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, READ, codes
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from tests.capture_builder import File, Op, build_capture, read, write
@@ -46,34 +46,68 @@ def stored(item):
 
 
 def found(requests, known=()):
-    distinct = sorted(set(requests))
-    return layouts_module.layout_of(
-        np.array([(offset, length, 1) for offset, length in distinct], dtype=layouts_module.REQUEST), known
-    )
+    distinct = [(offset, length, 1) for offset, length in sorted(set(requests))]
+    return layouts_module.layout_of(np.array(distinct, dtype=layouts_module.REQUEST), known)
 
 
 def extents(made):
-    starts, ends = made.extents
-    return list(zip(starts.tolist(), (ends - starts).tolist(), strict=True))
+    return [(begin, end - begin) for begin, end in zip(*(each.tolist() for each in made.extents), strict=True)]
 
 
-def chunked(name, chunk, points, type_size=4):
-    return KnownDataset(name=name, type_size=type_size, points=points, chunk_shape=chunk)
+def chunked(name, chunk, points, type_size=4, **more):
+    known = {"dataset": name, "type_size": type_size, "points": points, "chunk_shape": list(chunk), **more}
+    return dict.fromkeys(HDF5_SCHEMA.names) | known
 
 
 def row(first, size, count):
     return [(first + number * size, size) for number in range(count)]
 
 
-def test_requests_of_a_chunk_s_size_are_chunks_and_the_library_s_own_are_no_data():
-    chunks = row(4016, 500, 20) + row(20_000, 500, 3)
-    requests = [*OPENING, (1400, 2616), *chunks]
-    made = found(requests, [chunked("/stats", (1, 125), 6250)])
-    assert extents(made) == chunks
-    (dataset,) = made.datasets
-    assert (dataset.name, dataset.shape, dataset.chunk_shape) == ("/stats", (50, 125), (1, 125))
-    assert not dataset.compressed
-    assert made.is_data(*np.array(requests).T).tolist() == [False] * 9 + [True] * 23
+def apart(first, sizes):
+    return list(zip((first + np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True))
+
+
+STATS, NODE = row(4016, 500, 20) + row(20_000, 500, 3), (4016 + 30 * 2048, 2616)
+PIXELS, LABELS = row(4016, 2048, 30) + row(sum(NODE), 2048, 30), row(sum(NODE) + 30 * 2048 + 2096, 2048, 2)
+UNREAD, CLOSE = row(4016, 2048, 60), row(4016 + 60 * 2048, 2048, 2)
+EQUAL = [chunked("/labels", (512,), 600), chunked("/pixels", (1, 2048), 60 * 2048, type_size=1)]
+PACKED = apart(5000, np.random.default_rng(1).integers(700, 3900, 40))
+INDEX = {"chunk_index": np.array([3, 0]), "chunk_offset": np.array([9000, 7000]), "chunk_size": np.array([512, 700])}
+INDEXED = chunked("/x", (1000,), 4000, 1, shape=[4000], filters=["gzip"], **INDEX)
+
+
+@pytest.mark.parametrize(
+    ("requests", "known", "compressed", "datasets"),
+    [
+        # Requests of a chunk's size are chunks; datasets with equal chunks share them in order, and chunks that nobody
+        # read count in the gaps.
+        ([(1400, 2616), *STATS], [chunked("/stats", (1, 125), 6250)], False, {"/stats": STATS}),
+        ([NODE, (LABELS[0][0] - 2096, 2096), *PIXELS, *LABELS], EQUAL, False, {"/pixels": PIXELS, "/labels": LABELS}),
+        ([*UNREAD[:10], *UNREAD[50:], *CLOSE], EQUAL, False, {"/pixels": UNREAD[:10] + UNREAD[50:], "/labels": CLOSE}),
+        # Requests of many sizes are compressed chunks, also without records.
+        ([(1400, 3136), *PACKED], [chunked("/raw", (10, 10, 10), 200_000)], True, {"data": PACKED}),
+        (row(4016, 500, 9), [], False, {"data": row(4016, 500, 9)}),
+        ([(5000, 700), (6000, 900)], [], True, {"data": [(5000, 700), (6000, 900)]}),
+        # A contiguous dataset is one extent however it was read.
+        ([(2048, 65536), (67584, 65536), (62048, 4096), (133_120, 1000)], [chunked("/x", (), 16509, 8)], False,
+         {"/x": [(2048, 132_072)]}),
+        # The file's own index counts before sizes.
+        ([(9000, 512), (7000, 700)], [INDEXED], True, {"/x": [(7000, 700), (9000, 512)]}),
+    ],
+)  # fmt: skip
+def test_layouts(requests, known, compressed, datasets):
+    made = found([*OPENING, *requests], known)
+    places = {each.name: list(zip(each.offset.tolist(), each.size.tolist(), strict=True)) for each in made.datasets}
+    assert places == datasets
+    assert {each.compressed for each in made.datasets} == {compressed}
+    data = {place for places in datasets.values() for place in places}
+    reads_data = made.is_data(*np.array([*OPENING, *data]).T).tolist()
+    assert reads_data == [False] * len(OPENING) + [True] * len(data), "the library's own requests are no data"
+    for each in made.datasets:
+        if each.name == "/stats":
+            assert (each.shape, each.chunk_shape) == ((50, 125), (1, 125))
+        if known == [INDEXED]:
+            assert each.index.tolist() == [0, 3]
 
 
 @pytest.mark.parametrize("size", [512, 544, 2616])
@@ -84,47 +118,6 @@ def test_chunks_may_have_the_size_of_metadata(size):
     assert len(extents(made)) <= len(chunks) + 2  # a lone look at a header cannot be told from a chunk
 
 
-def test_datasets_with_equal_chunks_share_them_in_order_beside_the_nodes_of_their_trees():
-    pixels = row(4016, 2048, 30) + row(4016 + 30 * 2048 + 2616, 2048, 30)
-    node = (4016 + 30 * 2048, 2616)
-    labels = row(pixels[-1][0] + 2048 + 2096, 2048, 2)
-    known = [chunked("/labels", (512,), 600), chunked("/pixels", (1, 2048), 60 * 2048, type_size=1)]
-    made = found([*OPENING, node, (labels[0][0] - 2096, 2096), *pixels, *labels], known)
-    by_name = {dataset.name: dataset.offset.tolist() for dataset in made.datasets}
-    assert by_name == {"/pixels": [offset for offset, _ in pixels], "/labels": [offset for offset, _ in labels]}
-
-
-def test_chunks_that_nobody_read_count_in_the_gaps():
-    pixels, labels = row(4016, 2048, 60), row(4016 + 60 * 2048, 2048, 2)
-    known = [chunked("/labels", (512,), 600), chunked("/pixels", (1, 2048), 60 * 2048, type_size=1)]
-    made = found([*pixels[:10], *pixels[50:], *labels], known)
-    assert {d.name: len(d.offset) for d in made.datasets} == {"/pixels": 20, "/labels": 2}
-
-
-def test_requests_of_many_sizes_are_compressed_chunks():
-    rng = np.random.default_rng(1)
-    sizes = rng.integers(700, 3900, 40)
-    chunks = list(zip((5000 + np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True))
-    made = found([*OPENING, (1400, 3136), *chunks], [chunked("/raw", (10, 10, 10), 200_000)])
-    assert extents(made) == chunks
-    assert made.datasets[0].compressed
-    assert "compressed" in made.evidence
-
-
-def test_a_contiguous_dataset_is_one_extent_however_it_was_read():
-    reads = [(2048, 65536), (2048 + 65536, 65536), (2048 + 60000, 4096), (2048 + 131072, 1000)]
-    made = found([*OPENING, *reads], [KnownDataset(name="/x", type_size=8, points=16509, chunk_shape=())])
-    assert extents(made) == [(2048, 132_072)]
-    assert made.datasets[0].name == "/x"
-
-
-def test_without_records_equal_requests_are_chunks_and_others_compressed_ones():
-    assert not found([*OPENING, *row(4016, 500, 9)]).datasets[0].compressed
-    made = found([*OPENING, (5000, 700), (6000, 900)])
-    assert made.datasets[0].compressed
-    assert extents(made) == [(5000, 700), (6000, 900)]
-
-
 @pytest.mark.parametrize(
     ("requests", "why"),
     [
@@ -132,36 +125,18 @@ def test_without_records_equal_requests_are_chunks_and_others_compressed_ones():
         ([(5000, 100_000), (5100, 700)], "overlap"),  # neither is a chunk, also where one has nearly all bytes
         ([(4096, 1 << 62), (4097, 1 << 62)], "overlap|no request|one of its"),  # more bytes than int64 holds
         (OPENING, "no request on it looks like one for data|none of its requests"),
+        ([(100_000, 4096), (9000, 512)], "changed"),
     ],
 )
 def test_what_is_no_layout(requests, why):
-    for known in ((), [chunked("x", (1, 125), 6250)]):
+    for known in ([INDEXED],) if why == "changed" else ((), [chunked("x", (1, 125), 6250)]):
         with pytest.raises(NoLayoutError, match=why):
             found(requests, known)
 
 
-def test_the_file_s_own_index_counts_before_sizes():
-    known = KnownDataset(
-        name="/x",
-        type_size=1,
-        points=4000,
-        shape=(4000,),
-        chunk_shape=(1000,),
-        filters=("gzip",),
-        index=np.array([3, 0]),
-        offset=np.array([9000, 7000]),
-        size=np.array([512, 700]),
-    )
-    made = found([*OPENING, (9000, 512), (7000, 700)], [known])
-    assert made.datasets[0].index.tolist() == [0, 3]
-    assert made.datasets[0].size.tolist() == [700, 512]
-    with pytest.raises(NoLayoutError, match="changed"):
-        found([(100_000, 4096), (9000, 512)], [known])
-
-
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 800)), min_size=1, max_size=30))
 def test_whatever_was_read_a_layout_has_room_for_each_extent(requests):
-    for known in ((), (chunked("x", (25,), 1000),), (KnownDataset(name="c", type_size=1, points=9, chunk_shape=()),)):
+    for known in ((), (chunked("x", (25,), 1000),), (chunked("c", (), 9, 1),)):
         try:
             made = found(requests, known)
         except NoLayoutError:
@@ -204,28 +179,17 @@ def layouts(draw):
         chunk = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
         grid = tuple(draw(st.integers(1, 4)) for _ in chunk)
         type_size = draw(st.sampled_from((1, 2, 3, 4, 8, 24)))
-        chunk_bytes = int(np.prod(chunk)) * type_size
+        chunk_bytes, number_of_chunks = int(np.prod(chunk)) * type_size, int(np.prod(grid))
         compressed = draw(st.booleans())
-        number_of_chunks = int(np.prod(grid))
         index = sorted(draw(st.sets(st.integers(0, number_of_chunks - 1), min_size=1, max_size=12)))
-        size, offset = [], []
+        places = []
         for _ in index:
-            size.append(draw(st.integers(1, 2 * chunk_bytes)) if compressed else chunk_bytes)
-            offset.append(at)
-            at += size[-1] + draw(st.integers(0, 40))
-        order = draw(st.permutations(range(len(index))))
-        made.append(
-            dataset(
-                f"/group/set{number}",
-                index,
-                [offset[i] for i in order],
-                [size[i] for i in order],
-                shape=tuple(c * g - draw(st.integers(0, c - 1)) for c, g in zip(chunk, grid, strict=True)),
-                chunk=chunk,
-                compressed=compressed,
-                type_size=type_size,
-            )
-        )
+            places.append((at, draw(st.integers(1, 2 * chunk_bytes)) if compressed else chunk_bytes))
+            at += places[-1][1] + draw(st.integers(0, 40))
+        offset, size = zip(*draw(st.permutations(places)), strict=True)
+        shape = tuple(c * g - draw(st.integers(0, c - 1)) for c, g in zip(chunk, grid, strict=True))
+        kind = {"shape": shape, "chunk": chunk, "compressed": compressed, "type_size": type_size}
+        made.append(dataset(f"/group/set{number}", index, offset, size, **kind))
     return made
 
 
@@ -241,9 +205,7 @@ def test_h5py_reads_all_of_it_and_finds_the_chunks_where_they_were(tmp_path, dat
             shape, chunk, type_size, places = stored(item)
             assert (shape, chunk, type_size) == (layout.shape, layout.chunk_shape, layout.type_size)
             assert (item.compression == "gzip") == layout.compressed
-            assert [place[1:] for place in places] == list(
-                zip(layout.offset.tolist(), layout.size.tolist(), strict=True)
-            )
+            assert [place[1:] for place in places] == [*zip(layout.offset.tolist(), layout.size.tolist(), strict=True)]
             data = [item.id.read_direct_chunk(index)[1] for index, _, _ in places]
             assert data == [raw[offset:][:size] for _, offset, size in places]
             if not layout.compressed:

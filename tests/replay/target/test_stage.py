@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import stat as stat_modes
@@ -132,36 +131,42 @@ def test_each_file_has_one_role_and_is_made_as_planned(capture, target, tmp_path
     assert tree(tmp_path / "real") == tree(target), "the same bytes again, through a link to the target"
 
 
-@pytest.mark.parametrize(
-    ("first", "origin", "is_there"),
-    [
-        *((first, "traced", first == "stat") for first in ("stat", "open", "write")),
-        ("stat", "reconstructed", False),
-    ],
-)
-def test_a_written_file_that_was_looked_at_before_is_there(tmp_path, target, first, origin, is_there):
+def log(first, origin="traced"):
     """A log that is continued, or the standard output of a job: its stat fails where nothing is there."""
     times = {op: 1_000 if op == first else 2_000 for op in ("stat", "open", "write")}
-    ops = [
-        Op("stat", 0, start_ns=times["stat"], origin=origin),
-        Op("open", 0, start_ns=times["open"], lane=1),
-        Op("write", 0, start_ns=times["write"], lane=2, offset=49, length=3),
-    ]
-    plan = staged(build_capture(tmp_path, files=["/job/log"], ops=ops), target)
-    assert twin(target) == ({"job/log": 52} if is_there else {})
-    assert (len(plan.to_write), len(plan.created_by_run)) == (is_there, not is_there)
+    more = {"stat": {"origin": origin}, "open": {"lane": 1}, "write": {"lane": 2, "offset": 49, "length": 3}}
+    return [Op(op, 0, start_ns=start_ns, **more[op]) for op, start_ns in times.items()]
 
 
-@pytest.mark.parametrize("api", ["POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5"])
-@pytest.mark.parametrize("length", [0, 7])
-def test_a_read_of_any_interface_counts_also_one_of_nothing(api, length, tmp_path, target):
-    assert plan_stage(one_read(tmp_path, length, api=api), target).to_write.size.tolist() == [length]
+RENAMED = [Op("rename", 0, other_file_id=1, start_ns=10_000), Op("rename", 1, other_file_id=2, start_ns=20_000)]
+REFUSED = [read(0, api="S3_REFUSED", start_ns=0, end_ns=10), write(0, length=1 << 20, api="S3", start_ns=20, end_ns=30)]
+APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5")
 
 
-def test_a_size_below_the_accesses_is_not_believed(tmp_path, target):
-    files = [File("/a", size=5), File("/b", size=50)]
-    capture = build_capture(tmp_path, files=files, ops=[read(0, offset=8, length=2), read(1, offset=-1, length=9)])
-    assert plan_stage(capture, target).to_write.size.tolist() == [10, 50]
+@pytest.mark.parametrize(
+    ("files", "ops", "to_write", "created", "bytes_created"),
+    [
+        # A read of any interface counts, also one of nothing.
+        *((["/a"], [read(0, length=n, api=api)], [("a", n)], 0, 0) for api in APIS for n in (0, 7)),
+        # A size below the accesses is not believed.
+        ([File("/a", size=5)], [read(0, offset=8, length=2)], [("a", 10)], 0, 0),
+        ([File("/a", size=50)], [read(0, offset=-1, length=9)], [("a", 50)], 0, 0),
+        # A written file that was looked at before is there.
+        (["/log"], log("stat"), [("log", 52)], 0, 0),
+        *((["/log"], log(first), [], 1, 52) for first in ("open", "write")),
+        (["/log"], log("stat", "reconstructed"), [], 1, 52),
+        # Bytes that get another name are counted once.
+        ([*(File(f"/w{n}", size=700) for n in range(3)), "/x"], [write(0, length=700), *RENAMED, write(3, length=50)],
+         [], 4, 750),
+        # What a store refused before the job put it is not there.
+        (["s3://bucket/key"], REFUSED, [], 1, 1 << 20),
+        ([], [], [], 0, 0),
+    ],
+)  # fmt: skip
+def test_what_is_staged_and_what_a_run_makes(files, ops, to_write, created, bytes_created, tmp_path, target):
+    plan = staged(build_capture(tmp_path, files=files, ops=ops), target)
+    assert twin(target) == dict(to_write)
+    assert (len(plan.created_by_run), plan.as_json()["bytes_created_by_run"]) == (created, bytes_created)
 
 
 def test_impossible_operations_are_an_error(tmp_path, target):
@@ -173,27 +178,6 @@ def test_impossible_operations_are_an_error(tmp_path, target):
     capture.files = capture.files.slice(0, 0)
     with pytest.raises(CaptureError, match=r"files\.parquet"):
         plan_stage(capture, target)
-    assert staged(build_capture(tmp_path, name="empty"), target).bytes_to_write == 0
-
-
-def test_bytes_that_get_another_name_are_counted_once(tmp_path, target):
-    files = [File("/w.temp", size=700), File("/w.part", size=700), File("/w", size=700), "/other"]
-    ops = [
-        write(0, length=700),
-        Op("rename", 0, other_file_id=1, start_ns=10_000),
-        Op("rename", 1, other_file_id=2, start_ns=20_000),
-        write(3, length=50),
-    ]
-    plan = plan_stage(build_capture(tmp_path, files=files, ops=ops), target)
-    assert (len(plan.created_by_run), plan.as_json()["bytes_created_by_run"]) == (4, 750)
-    assert "4 files, 750 B: only written by the program, so each replay makes them" in plan.lines()
-
-
-def test_an_object_that_a_store_refused_before_the_job_put_it_is_not_staged(tmp_path, target):
-    asked = dataclasses.replace(read(0, length=0, start_ns=0, end_ns=10), api="S3_REFUSED")
-    put = dataclasses.replace(write(0, length=1 << 20, start_ns=20, end_ns=30), api="S3")
-    plan = plan_stage(build_capture(tmp_path, files=["s3://bucket/key"], ops=[asked, put]), target)
-    assert (len(plan.to_write), len(plan.created_by_run)) == (0, 1)
 
 
 def test_the_description(tmp_path, target, monkeypatch):
@@ -204,18 +188,9 @@ def test_the_description(tmp_path, target, monkeypatch):
     ops = [*(read(i, length=(i + 1) * 1024) for i in range(7)), write(7, length=512), read(8, length=2048)]
     capture = build_capture(tmp_path, files=names, ops=ops)
     maps = [parse_map(f"/map={tmp_path}/real")]
-    assert plan_stage(capture, target, maps=maps).lines() == [
-        f"Would write 7 files under {target}: 28.0 KiB",
-        *(f"   {size}.00 KiB  dxt-replay-twin/d/{size - 1}" for size in (7, 6, 5, 4, 3)),
-        "  and 2 more",
-        "1 file, 2.00 KiB: read from mapped data",
-        "1 file, 512 B: only written by the program, so each replay makes them",
-        "10.0 MiB are free",
-    ]
-    assert (
-        staged(capture, target, maps=maps).done_line(1)
-        == f"Staged 7 files under {target}: 28.0 KiB in 1.000 s, 28.0 KiB/s"
-    )
+    plan = staged(capture, target, maps=maps)
+    assert plan.lines()[6:8] == ["  and 2 more", "1 file, 2.00 KiB: read from mapped data"]
+    assert plan.done_line(1) == f"Staged 7 files under {target}: 28.0 KiB in 1.000 s, 28.0 KiB/s"
     again = plan_stage(capture, target, maps=maps)
     assert again.lines()[:2] == [f"Nothing to write under {target}", "7 files, 28.0 KiB: there already"]
     assert again.done_line(1) == "The twin is complete."
@@ -427,7 +402,7 @@ def test_mapped_files_are_not_staged_and_never_those_that_are_written(capture, t
     (real / "index").symlink_to(real / "a.npz")
     maps, before = [parse_map(f"/data={real}")], tree(real)
     plan = staged(capture, target, maps=maps)
-    assert [f.path for f in plan.mapped] == [os.fsencode(real / "a.npz"), os.fsencode(real / "index")]
+    assert [path for path, _ in plan.mapped] == [os.fsencode(real / "a.npz"), os.fsencode(real / "index")]
     assert twin(target) == {"data/b/c.npz": 30}
     placements = check_staged(capture, target, maps)
     assert [p.mapped for p in placements] == [True, False, False, True, False]

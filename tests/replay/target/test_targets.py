@@ -165,13 +165,15 @@ class TargetContract:
         assert (len(again.to_write), len(again.already_staged)) == (0, 4)
         with pytest.raises(TargetError, match="changed after the plan was made"):
             stage(plan)
-        for remove in (unstage, lambda where: main(["stage", str(capture.path), "--target", str(where), "--remove"])):
-            assert remove(where) == (4 if remove is unstage else 0)
+        assert unstage(where) == 4
+        with open_target(where) as target:
+            assert (list(target.list()), held(target, MANIFEST_NAME)) == ([], None)
+        assert dxt_replay.stage(capture.path, where).plan.bytes_to_write == MIB + 14
+        assert dxt_replay.unstage(where) == 4
+        for more in ((), ("--remove",)):
+            assert main(["stage", str(capture.path), "--target", str(where), *more]) == 0
             with open_target(where) as target:
-                assert (list(target.list()), held(target, MANIFEST_NAME)) == ([], None)
-            if remove is unstage:
-                assert dxt_replay.stage(capture.path, where).plan.bytes_to_write == MIB + 14
-                assert main(["stage", str(capture.path), "--target", str(where)]) == 0
+                assert (held(target, f"{TWIN_ROOT}/d/small") is None) == bool(more)
 
 
 class TestDirectory(TargetContract):
@@ -275,24 +277,18 @@ def test_a_refusal_names_its_file(call, posix):
 
 
 def test_compiled_calls_do_not_reach_beyond_their_arrays(tmp_path):
-    text, begin, end = np.frombuffer(b"/x/a", dtype=np.uint8), np.array([3]), np.array([4])
-    done, found, record_ids = (
-        np.zeros(2, dtype=np.int64),
-        np.zeros((1, 3), dtype=np.int64),
-        np.zeros(1, dtype=np.uint64),
-    )
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        for begins, ends in ((begin, end + 1), (end, begin), (begin - 100, end)):
+    text, done = np.frombuffer(b"/x/a", dtype=np.uint8), np.zeros(2, dtype=np.int64)
+    found, record_ids = np.zeros((1, 3), dtype=np.int64), np.zeros(1, dtype=np.uint64)
+    with open_directory(tmp_path) as target:
+        for begin, end in ((3, 5), (4, 3), (-97, 4)):
             with pytest.raises(ValueError, match="not within the text"):
-                _small_files.remove(fd, text, begins, ends, done)
+                _small_files.remove(target.fd, text, np.array([begin]), np.array([end]), done)
+        name = target.fd, text, np.array([3]), np.array([4])
         with pytest.raises(ValueError, match="three numbers"):
-            _small_files.look(fd, text, begin, end, found[:0], done)
+            _small_files.look(*name, found[:0], done)
         for sizes, message in (([BLOCK_BYTES + 1], "at most 1048576 bytes"), ([1, 2], "for each name")):
             with pytest.raises(ValueError, match=message):
-                _small_files.write(fd, text, begin, end, np.array(sizes), record_ids, noise_block(), done)
-    finally:
-        os.close(fd)
+                _small_files.write(*name, np.array(sizes), record_ids, noise_block(), done)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from dxt_replay.replay.transform.requests import RequestCost, with_chunks, with_
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import APIS, READ, TRACED
 from tests import simulated_application
-from tests.capture_builder import Op, Span, build_capture, read
+from tests.capture_builder import File, Op, Span, build_capture, read
 from tests.replay.transform.test_transformed import broken_rules, rows
 from tests.simulated_application import MS, US, Application, Storage
 
@@ -100,11 +100,12 @@ ONE, TWO = (0, 0, 0, 1000), (0, 0, 1000, 1000)
         ([(0, 0, 0, 2000)], (), 500, {"duration_ns": [1_500] * 4, "think_ns": [100, 0, 0, 0]}),
         # What a program did between merged reads it does after them; the earliest event needs a merged request.
         ((ONE, TWO, (0, 0, 2000, 1000)), (4, 5, 6), 2000, {"think_ns": [100, 200], "need": [4, 6]}),
+        ((ONE, TWO), (-1, 5), 2000, {"need": [5]}),
         # A file that another thread goes on with is one stream; two threads that begin at 0 are two.
         ([(3, 0, 0, 1000), TWO], (), 2000, {"lane": [3], "length": [2000]}),
         ([ONE, (1, *ONE[1:]), TWO, (1, *TWO[1:])], (), 2000, {"lane": [0, 1], "length": [2000, 2000]}),
     ],
-    ids=["merged", "split", "between merged reads", "one stream of two threads", "two streams"],
+    ids=["merged", "split", "between merged reads", "one of them feeds", "one stream of two threads", "two streams"],
 )
 def test_a_changed_request(reads, need, size, found):
     made = sized(work(reads, need=need), size)
@@ -201,14 +202,17 @@ def test_a_compressed_stream_has_no_gaps_and_the_share_of_the_bytes():
 @pytest.mark.parametrize(
     ("changes", "operations"),
     [
-        (Changes(compute_speed=2.0), 8),
-        (Changes(transfer_bytes=250), 8 + 32),  # 4 requests for each of its reads of 1,000 bytes
+        (Changes(compute_speed=2.0), 9),
+        (Changes(transfer_bytes=250), 9 + 32),  # 4 requests for each of its reads of 1,000 bytes
+        (Changes(chunk_bytes=250), 9 + 2),  # 2 for the chunk
     ],
 )
 def test_what_does_not_fit_in_memory_is_refused(tmp_path, changes, operations):
     ops = [read(0, rank=rank, length=1000, start_ns=number) for rank, n in ((0, 2), (1, 6)) for number in range(n)]
-    capture = build_capture(tmp_path, files=["/d/a"], ops=ops)
+    files = ["/d/a", File("/d/b.h5", format="hdf5")]
+    capture = build_capture(tmp_path, files=files, ops=[*ops, read(1, length=500, start_ns=9)])
     data = changing.data_set_of(capture, choose_layers(capture))
+    assert data.chunk_bytes == {1: 500}
     for enough in (operations * changing.BYTES_PER_OPERATION, None):
         changing.check_requests(capture, changes, data, enough)
     with pytest.raises(UsageError, match=rf"the {operations} operations of"):

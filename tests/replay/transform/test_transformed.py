@@ -226,6 +226,7 @@ def test_changes_that_a_capture_does_not_allow_are_refused(tmp_path):
 def test_data_are_compressed_once(tmp_path):
     found, first = changed(recorded(tmp_path), compression="gzip:0.5")
     assert found.after.bytes_read == pytest.approx(found.before.bytes_read / 2, rel=0.01)
+    assert np.median(rows(first, READ)["length"].to_numpy()) == READ_BYTES, "fewer requests of the same size"
     with pytest.raises(UsageError, match="compressed already, by an earlier transform"):
         transform(first, tmp_path / "second.capture", compression="gzip:0.5")
 
