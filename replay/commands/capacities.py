@@ -18,15 +18,13 @@ from dxt_replay.replay.commands.replaying import check_profiled, run, stage, uns
 from dxt_replay.traces.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.capacity import Capacity, LoadRun, Loads
+    from dxt_replay.replay.capacity import Capacity, Loads
     from dxt_replay.replay.ranks.mpi import Communicator
     from dxt_replay.replay.run.feeder import Progress
     from dxt_replay.traces.storage_limit import Doubt
 
 
-@command(
-    show="show.predict.capacity_sections", fails=lambda found, given: found.ranks == 0 and found.limited_by == "storage"
-)
+@command(fails=lambda found, given: found.ranks == 0 and found.limited_by == "storage")
 def capacity(
     capture: Annotated[CaptureOrPath | str, Argument("CAPTURE|WORKLOAD")],
     target: Annotated[PathLike, Option("Directory on the storage, or s3:// URL, for the twins.", "DIR", text=True)],
@@ -71,14 +69,7 @@ def capacity(
     TargetError if a twin does not fit or `output` is not empty; ReplayError if operations of a run fail, or it
     is stopped.
     """
-    from dxt_replay.replay.capacity import (
-        Capacity,
-        Measuring,
-        Search,
-        SimulatedRun,
-        largest_that_passes,
-        searched,
-    )
+    from dxt_replay.replay import capacity as module
     from dxt_replay.replay.ranks.mpi import connect, first_does
     from dxt_replay.replay.regress.experiment import output_folder
     from dxt_replay.replay.target.targets import target_named
@@ -93,20 +84,20 @@ def capacity(
     ):
         first, loads = first_does(comm, lambda: _loads(capture, tuple(overrides), folder))
         free_pct, doubt = first_does(comm, lambda: _free_pct(first, name, limit_pct))
-        simulated: list[SimulatedRun] = []
+        simulated: list[module.SimulatedRun] = []
         guess = None
         if storage is not None:
 
             def passes(ranks: int) -> bool:
                 found_pct = _simulated_pct(loads, first, storage, ranks)
-                simulated.append(SimulatedRun(ranks=ranks, utilisation_pct=found_pct))
+                simulated.append(module.SimulatedRun(ranks=ranks, utilisation_pct=found_pct))
                 return found_pct >= limit_pct
 
-            guess = first_does(comm, lambda: largest_that_passes(most, passes))
-        search = Search(limit_pct=limit_pct, most=most, guess=loads.ranks if guess is None else guess)
-        runs: list[LoadRun] = []
+            guess = first_does(comm, lambda: module.largest_that_passes(most, passes))
+        search = module.Search(limit_pct=limit_pct, most=most, guess=loads.ranks if guess is None else guess)
+        runs: list[module.LoadRun] = []
         warnings: list[str] = []
-        measure = Measuring(
+        measure = module.Measuring(
             loads=loads,
             target=place,
             stage=stage,
@@ -117,11 +108,11 @@ def capacity(
             on_progress=progress,
             warnings=warnings,
         )
-        limited_by = searched(search, measure, runs)
+        limited_by = module.searched(search, measure, runs)
         if not loads.own_names:
             with opened(first) as source:
                 warnings += copies_alike(source.spans, search.interval[1])
-    return Capacity(
+    return module.Capacity(
         capture=name,
         target=place,
         limit_pct=limit_pct,
@@ -143,15 +134,17 @@ def _loads(source: CaptureOrPath | str, overrides: tuple[str, ...], folder: Path
     from dxt_replay.replay.capacity import Loads
     from dxt_replay.traces.measures.span_times import computed_in_loops
 
-    workload = isinstance(source, (str, os.PathLike)) and not Path(source).is_dir() and _is_workload(str(source))
-    make, first = partial(_copied, source), source
+    may_be = isinstance(source, (str, os.PathLike)) and not Path(source).is_dir()
+    shipped, first = [each.name for each in workloads()] if may_be else [], source
+    workload = may_be and (str(source) in shipped or str(source).endswith((".yaml", ".yml")))
+    make = partial(_generated, str(source), overrides) if workload else partial(_copied, source)
     if workload:
-        make, first = partial(_generated, str(source), overrides), Loads.path(folder, 1)
+        first = Loads.path(folder, 1)
         make(1, first)
     elif overrides:
         raise UsageError(f"{named(source)} is a capture: KEY=VALUE is for workloads")
     name = str(named(first))
-    if not workload and not Path(name).exists() and (near := get_close_matches(name, [w.name for w in workloads()], 1)):
+    if not workload and not Path(name).exists() and (near := get_close_matches(name, shipped, 1)):
         raise UsageError(f"{name} is neither a capture nor a workload: did you mean {near[0]}?")
     check_profiled(first)
     with opened(first) as capture:
@@ -170,10 +163,7 @@ def _check_empty(folder: Path | None) -> None:
         raise TargetError(f"cannot keep captures in {folder}: {error.strerror}") from error
 
 
-def _is_workload(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or any(each.name == name for each in workloads())
-
-
+# Functions of the module: other processes of mpiexec get them too.
 def _copied(source: CaptureOrPath, ranks: int, path: Path) -> None:
     transform(source, path, ranks=ranks, weak=True)
 

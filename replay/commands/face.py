@@ -86,23 +86,19 @@ class Argument:
 Force = Annotated[bool, Option("Replace an earlier output.")]
 Target = Annotated[PathLike, Option("Directory, or s3:// URL, of the staged twin.", "DIR", text=True)]
 Maps = Annotated[PathMaps | None, Option("Files below PREFIX are in DIR; repeatable.", "PREFIX=DIR", flags="--map")]
-Timeout = Annotated[
-    float | None,
-    Option(
-        "Stop after 90, 10m or 2h; print what hangs.",
-        "DURATION",
-        flags="--timeout",
-        parse=lambda text, flag: duration_s(text, flag),
-    ),
-]
 PART_HELP = "Only a part, such as steps=10-19,op=read; also ranks, from, until, path, exclude, api; repeatable."
 
 
-def duration_s(text: str, flag: str) -> float:
-    """The seconds of 90, 10m or 2h. Raises: UsageError."""
+def _seconds(text: str, flag: str) -> float:
     from dxt_replay.traces.units import NS_PER_S, parse_duration_ns
 
     return parse_duration_ns(text, flag) / NS_PER_S
+
+
+Timeout = Annotated[
+    float | None,
+    Option("Stop after 90, 10m or 2h; print what hangs.", "DURATION", flags="--timeout", parse=_seconds),
+]
 
 
 def output(metavar: str, help: str) -> Option:
@@ -210,7 +206,6 @@ FACES: dict[str, Callable[[], click.Command]] = {}
 def command(
     *,
     name: str = "",
-    show: str = "",
     like: Callable[..., Any] | None = None,
     following: Callable[..., Sequence[PathLike]] = lambda result, given: (),
     fails: Callable[..., bool] = lambda result, given: not getattr(result, "passed", True),
@@ -220,15 +215,14 @@ def command(
 ) -> Callable[[F], F]:
     """Make a command of a function, which stays an ordinary one of the public interface.
 
-    show: the sections of its result, "module.function" below `replay`; without it the function prints for itself, and
-    returns the exit status, or a function that does. following: the words of the next command. fails: whether the exit
-    status is 1. Both get the result and the values by keyword. like: a function whose options the command has too, and
-    gets by keyword. tidy: whether SIGTERM and SIGHUP leave no temporary files.
+    It returns the answer to print, or the exit status where it has printed for itself. following: the words of the next
+    command. fails: whether the exit status is 1. Both get the result and the values by keyword. like: a function whose
+    options the command has too, and gets by keyword. tidy: whether SIGTERM and SIGHUP leave no temporary files.
     A parameter `executor` makes --workers and --dask; one named `comm` a command of all processes of mpiexec.
     """
 
     def decorate(function: F) -> F:
-        made = public(function) if show else function
+        made = public(function)
         mine = name or function.__name__
 
         def make() -> click.Command:
@@ -261,9 +255,9 @@ def command(
                     result = made(*given.get(many, ()), **{key: given[key] for key in given if key != many})
                 if "comm" in given and given["comm"].rank:  # the first process prints, after MPI has ended
                     return 0
-                if not show:
-                    return int((result() if callable(result) else result) or 0)
-                session.answer(result, show, *following(result, given))
+                if isinstance(result, int):
+                    return result
+                session.answer(result, *following(result, given))
                 return int(fails(result, given))
 
             text = inspect.cleandoc(inspect.unwrap(like if like and not function.__doc__ else function).__doc__ or "")

@@ -109,7 +109,7 @@ def _compare(
     different_runs: DifferentRuns = False,
     floor: Floor = (),
     executor: Workers,
-) -> int:
+) -> Comparison | NoiseFloor:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
     SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did other work than recorded, or did it at
@@ -120,20 +120,16 @@ def _compare(
 
     if source is None and floor:
         with session.status("comparing"):
-            noise = noise_floor(*floor)
-        session.answer(noise, "show.compare.floor_sections")
-        return 0
+            return noise_floor(*floor)
     if source is None or replay is None:
         text = "give the recorded capture and its replay, or --floor A B: two runs of one application"
         raise click.UsageError(text, click.get_current_context())
     limits = Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
-    made = compare(source, replay, limits, different_runs=different_runs, floor=floor, executor=executor)
-    session.answer(made, "show.compare.comparison_sections")
-    return int(not made.passed)
+    return compare(source, replay, limits, different_runs=different_runs, floor=floor, executor=executor)
 
 
 # --------------------------------------------------------------------------------------------- verify
-@command(show="show.make.verified_sections")
+@command()
 def verify(
     *paths: Annotated[PathLike, Argument("CAPTURE|TARGET...", text=True)],
     sources: Annotated[
@@ -319,7 +315,11 @@ def _check_repeats(baseline: PathLike | None, repeats: int) -> None:
         raise UsageError(text)
 
 
-@command(name="regress", like=regress)
+@command(
+    name="regress",
+    like=regress,
+    fails=lambda result, given: result.fails(inconclusive_fails=given["fail_inconclusive"]),
+)
 def _regress(
     capture: Source,
     targets: Annotated[Sequence[PathLike], Argument("[TARGET]", text=True)] = (),
@@ -328,7 +328,7 @@ def _regress(
     candidate: PathLike | None,
     comm: Communicator,
     **given: Any,
-) -> Callable[[], int]:
+) -> Regression:
     if len(targets) > 1:
         said = f"which of {' and '.join(map(str, targets))} is which? Give --baseline DIR and --candidate DIR"
         raise UsageError(said)
@@ -339,16 +339,10 @@ def _regress(
     from dxt_replay.replay.ranks.mpi import first_does
 
     first_does(comm, lambda: _check_repeats(baseline, given["repeats"]))
-    result = regress(capture, baseline, candidate, comm=comm, **given)
-
-    def print_it() -> int:
-        session.answer(result, "show.regress.regression_sections")
-        return int(result.fails(inconclusive_fails=given["fail_inconclusive"]))
-
-    return print_it
+    return regress(capture, baseline, candidate, comm=comm, **given)
 
 
-@command(show="show.regress.history_sections", fails=lambda found, given: found.regressed)
+@command(fails=lambda found, given: found.regressed)
 def history(*records: Annotated[PathLike, Argument("RECORD...")], threshold_pct: Threshold = 5.0) -> History:
     """Show how the results of an experiment changed from record to record.
 

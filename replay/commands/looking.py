@@ -420,7 +420,7 @@ def _print_jobs(paths: list[Path], executor: Workers, *, sort: str, place: Path 
     with session.progress(session.of_things("summarised", "jobs")) as on_job:
         made = summarise_each(paths, sort=sort, executor=executor, on_job=on_job)
     if place is None:
-        session.answer(made, "show.make.job_sections")
+        session.answer(made)
     else:
         _write_table(made.table(), place, force=force)
     return int(made.failed > 0)
@@ -459,7 +459,7 @@ class Report:
         return f'<a href="{name}">{name}</a>'
 
 
-@public
+@command(tidy=True)
 def report(
     capture: Source,
     replay: Annotated[CaptureOrPath | None, Argument("REPLAY")] = None,
@@ -518,19 +518,6 @@ def report(
     with new_file(Path(output), force=force) as stream:
         stream.write(encoded)
     return Report(path=Path(output), bytes=len(encoded))
-
-
-@command(name="report", like=report, tidy=True)
-def _report(*, executor: Workers, **given: Any) -> int:
-    from dxt_replay.traces.text import printable
-    from dxt_replay.traces.units import format_bytes
-
-    made = report(executor=executor, **given)
-    if session.current().as_json:
-        session.print_json(made.as_json())
-    else:
-        click.echo(f"{printable(str(made.path))}: {format_bytes(made.bytes)}, open it in a browser")
-    return 0
 
 
 def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.merge import MergeResult
     from dxt_replay.profiler_merge.recorded_job import MergeOptions
     from dxt_replay.profiler_merge.recorder.job import RecordedJob
+    from dxt_replay.replay.jobs import MergedJobs
     from dxt_replay.traces.workers import Work
     from dxt_replay.workloads.description import Note, Workload
     from dxt_replay.workloads.generate.generation import Generated
@@ -195,7 +196,7 @@ def _record(**given: Any) -> int:
 
 def _report(recorded: Recorded) -> None:
     """Print the result and the next command on stderr: standard output is the job's."""
-    from dxt_replay.replay.show.make import record_sections
+    from dxt_replay.replay.show.notebook import sections_of
     from dxt_replay.replay.show.section import prose
     from dxt_replay.replay.show.terminal import print_sections
 
@@ -210,7 +211,7 @@ def _report(recorded: Recorded) -> None:
     if not session.current().quiet:
         with contextlib.redirect_stdout(sys.stderr):
             costs = [] if recorded.capture is None else [prose("What storage costs", _first_lines(recorded.capture))]
-            print_sections([*record_sections(recorded), *costs])
+            print_sections([*sections_of(recorded), *costs])
             session.print_next(*recorded.next_words)
 
 
@@ -432,27 +433,30 @@ def _merge_found(logs: Sequence[Path], profiles: Sequence[Path], output: Path, o
     return merge_sources(recordings, found, output, options)
 
 
-@command(name="merge", like=merge, tidy=True)
+@command(
+    name="merge",
+    like=merge,
+    tidy=True,
+    following=lambda result, given: ("summary", given["output"]),
+    fails=lambda result, given: given["each"] and result.counts["failed"] > 0,
+)
 def _merge(
     *,
     each: Annotated[bool, Option("Merge each job of many logs, into folder OUT.")] = False,
     executor: Work = None,
     **given: Any,
-) -> int:
+) -> MergeResult | MergedJobs:
     if not each:
         if words := session.given_options(("workers", "dask")):
             session.warn(f"one process merges a job: {words[0]} shares the jobs of --each alone")
-        session.answer(merge(**given), "show.make.merge_sections", "summary", given["output"])
-        return 0
+        return merge(**given)
     if words := session.given_options(("profiles", "align", "inspect", "maps")):
         raise UsageError(f"{words[0]} speaks of one job: leave --each out, or merge that job by itself")
     from dxt_replay.replay.jobs import merge_each
 
     of_many = {key: given[key] for key in ("logs", "output", "exclude", "reconstruct", "force")}
     with session.progress(session.of_things("merged", "jobs")) as on_job:
-        made = merge_each(**of_many, executor=executor, on_job=on_job)
-    session.answer(made, "show.make.merged_job_sections", "summary", given["output"])
-    return int(made.counts["failed"] > 0)
+        return merge_each(**of_many, executor=executor, on_job=on_job)
 
 
 # ------------------------------------------------------------------------------------------- generate
@@ -535,7 +539,12 @@ def generate(
     return GeneratedCapture(capture=Path(output), workload=found.workload, notes=found.notes, generated=generated)
 
 
-@command(name="generate", like=generate, tidy=True)
+@command(
+    name="generate",
+    like=generate,
+    tidy=True,
+    following=lambda result, given: ("stage", given["output"], "--target", "twin"),
+)
 def _generate(
     workload: Annotated[PathLike | None, Argument("WORKLOAD", text=True)] = None,
     *,
@@ -544,7 +553,7 @@ def _generate(
     output: Annotated[PathLike | None, output("OUT.capture", "The capture to write.")] = None,
     executor: Work = None,
     **given: Any,
-) -> int:
+) -> GeneratedCapture | int:
     if listed:
         from dxt_replay.replay.show.make import listing_section
 
@@ -557,9 +566,7 @@ def _generate(
         missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
         text = f"{missing} is missing; dxt-replay generate --list prints the shipped workloads"
         raise click.UsageError(text, click.get_current_context())
-    made = generate(workload, ranks, output, executor=executor, **given)
-    session.answer(made, "show.make.generate_sections", "stage", output, "--target", "twin")
-    return 0
+    return generate(workload, ranks, output, executor=executor, **given)
 
 
 def workloads() -> tuple[ListedWorkload, ...]:

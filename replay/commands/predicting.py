@@ -51,11 +51,7 @@ CHECK_NAME = ".dxt-replay-check-"
 """How the name of the directory of a check begins; a random number follows."""
 
 
-@command(
-    show="show.predict.transform_sections",
-    following=lambda result, given: ("stage", given["output"], "--target", "TARGET"),
-    tidy=True,
-)
+@command(following=lambda result, given: ("stage", given["output"], "--target", "TARGET"), tidy=True)
 def transform(
     capture: Source,
     output: Annotated[PathLike, output("OUT.capture", "The capture to write, such as what-if.capture.")],
@@ -176,16 +172,13 @@ def _calibrate(
     output: Annotated[PathLike, output("MODEL.json", "The storage model to write, such as measured.json.")],
     **given: Any,
 ) -> int:
-    from dxt_replay.replay.calibration.published import Published
-    from dxt_replay.replay.show.predict import calibration_sections, published_sections
+    from dxt_replay.replay.show.notebook import sections_of
 
     done = calibrate(output=output, **given)
     if session.current().as_json:
         session.print_json({"output": str(output), **done.as_json()})
-    elif isinstance(done, Published):
-        session.print_answer(published_sections(done, str(output)))
     else:
-        session.print_answer(calibration_sections(done, str(output)))
+        session.print_answer(sections_of(done, str(output)))
     return 0
 
 
@@ -260,7 +253,7 @@ def rank_counts(text: str, flag: str = "--ranks") -> list[int]:
     return counts
 
 
-@command(show="show.predict.simulation_sections")
+@command()
 def simulate(
     capture: Source,
     storage: Annotated[

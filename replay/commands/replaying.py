@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,7 @@ ApiOption = Annotated[
 ColdOption = Annotated[bool, Option("Drop cached pages first.", flags="--cold/--warm")]
 
 
-@command(show="show.make.doctor_sections")
+@command()
 def doctor(directory: Annotated[PathLike | None, Argument("[DIR|TARGET]", text=True)] = None) -> Diagnosis:
     """Examine this machine, and a directory or object store, for all that a recording or a replay needs.
 
@@ -232,10 +232,8 @@ def run(
     ReplayError names the call that hangs. If the calling thread itself is stuck in it, the process ends with status 2.
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
     """
-    how = {"pace": pace, "speed": speed, "compute": compute, "api": api, "timeout_s": timeout_s, "cold": cold}
-    (found,) = _replays(
-        capture, target, [Path(output)], how | {"maps": maps}, part=part, force=force, show=on_progress, comm=comm
-    )
+    how = {"speed": speed, "compute": compute, "api": api, "cold": cold, "maps": maps, "timeout_s": timeout_s}
+    (found,) = _replays(capture, target, [Path(output)], part, on_progress, comm, pace=pace, force=force, **how)
     return found
 
 
@@ -246,7 +244,6 @@ def run_repeatedly(
     times: int,
     *,
     part: Parts = (),
-    force: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     comm: Communicator | None = None,
     **how: Any,
@@ -263,38 +260,37 @@ def run_repeatedly(
 
     check_choices(run, how)
     outputs = outputs_of(Path(output), times)
-    found = _replays(capture, target, outputs, how, part=part, force=force, show=on_progress, comm=comm)
-    return Repeats(runs=tuple(found))
+    return Repeats(runs=tuple(_replays(capture, target, outputs, part, on_progress, comm, **how)))
 
 
-@command(name="run", like=run)
+def _next(result: RunResult | Repeats, given: Mapping[str, Any]) -> Sequence[PathLike]:
+    first = result.runs[0] if given["repeat"] > 1 else result
+    return ("compare", given["capture"], first.capture) if result.succeeded else ()
+
+
+@command(name="run", like=run, following=_next, fails=lambda result, given: not result.succeeded)
 def _run(
     *,
     repeat: Annotated[int, Option("Run N times, into OUT.1.capture ...; print the median.", "N", least=1)] = 1,
     comm: Communicator,
     **given: Any,
-) -> Callable[[], int]:
-    result: Any = run(comm=comm, **given) if repeat == 1 else run_repeatedly(times=repeat, comm=comm, **given)
-
-    def print_it() -> int:
-        first = result if repeat == 1 else result.runs[0]
-        following = ("compare", given["capture"], first.capture) if result.succeeded else ()
-        session.answer(result, f"show.run.{'run' if repeat == 1 else 'repeat'}_sections", *following)
-        return int(not result.succeeded)
-
-    return print_it
+) -> RunResult | Repeats:
+    return run(comm=comm, **given) if repeat == 1 else run_repeatedly(times=repeat, comm=comm, **given)
 
 
 def _replays(
     capture: CaptureOrPath,
     target: PathLike,
     outputs: Sequence[Path],
-    how: dict[str, Any],
-    *,
     part: Parts,
-    force: bool,
     show: Callable[[Progress], None] | None,
     comm: Communicator | None,
+    *,
+    pace: str = "timed",
+    speed: float = 1.0,
+    timeout_s: float | None = None,
+    force: bool = False,
+    **how: Any,
 ) -> list[RunResult]:
     """Replay into each of `outputs`. What can be refused is refused before logs are merged. Collective."""
     from dxt_replay.replay.plan.pacing import check_timeout
@@ -308,13 +304,13 @@ def _replays(
             check_capture_output(path, force=force)
 
     processes = comm or connect()
-    timeout_s = check_timeout(how.get("timeout_s"))
+    how |= {"pace": pace, "speed": speed, "timeout_s": check_timeout(timeout_s), "force": force}
     with ExitStack() as held:
         with TimeLimit(timeout_s, processes, "opening the capture, or waiting for the other processes"):
             first_does(processes, check_outputs)
-            together(processes, lambda: pacing_of(capture, how.get("pace", "timed"), how.get("speed", 1.0)))
+            together(processes, lambda: pacing_of(capture, pace, speed))
             source = held.enter_context(opened(capture, processes, outputs[0], part=part))
-            options = together(processes, lambda: run_options(source, target, force=force, **how))
+            options = together(processes, lambda: run_options(source, target, **how))
         progress = held.enter_context(session.progress(session.of_run, show, shown=processes.rank == 0))
         runs = run_repeatedly(source, outputs, options, processes, progress)
     everywhere: list[RunResult] = processes.broadcast(runs)
@@ -327,14 +323,12 @@ def run_options(
     *,
     pace: str = "timed",
     speed: float = 1.0,
-    compute: str = "sleep",
     api: str = "auto",
-    timeout_s: float | None = None,
-    cold: bool = True,
     maps: PathMaps | None = None,
-    force: bool = False,
+    **choices: Any,
 ) -> RunOptions:
-    """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
+    """The options of a replay, checked; `choices`: as of RunOptions. Raises: UsageError for choices that do not fit the
+    capture or each other."""
     from dxt_replay.replay.plan.pacing import RunOptions, mpi_hints
     from dxt_replay.replay.target.targets import target_named
 
@@ -349,15 +343,12 @@ def run_options(
     return RunOptions(
         target=place,
         pacing=pacing_of(source, pace, speed),
-        compute=compute,
         maps=path_maps(maps),
-        cold=cold,
         api="s3" if objects and api == "auto" else "posix" if api == "direct" else api,
         direct=api == "direct",
         hints=mpi_hints(source),
         sources=source.whole.info.sources if is_from_logs(source) else (),
-        force=force,
-        timeout_s=timeout_s,
+        **choices,
     )
 
 

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -106,16 +105,14 @@ def common_options(*, hidden: bool) -> list[click.Parameter]:
 
 
 # ----------------------------------------------------------------------------------------- the answer
-def answer(result: Any, show: str, *following: str | os.PathLike[str]) -> None:
-    """Print a result, or a JSON object: as JSON under --json, else as text and the next command.
-
-    `show`: the function below `replay` that makes its sections, as "module.function".
-    """
+def answer(result: Any, *following: str | os.PathLike[str]) -> None:
+    """Print a result: as JSON under --json, else as text and the next command."""
     if current().as_json:
-        print_json(result if isinstance(result, Mapping) else result.as_json())
+        print_json(result.as_json())
         return
-    module, _, name = show.rpartition(".")
-    print_answer(getattr(import_module(f"dxt_replay.replay.{module}"), name)(result))
+    from dxt_replay.replay.show.notebook import sections_of
+
+    print_answer(sections_of(result))
     if following:
         print_next(*following)
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
 from dxt_replay.replay.commands import session
 from dxt_replay.replay.commands.captures import CaptureOrPath, PartOption, Source, opened
 from dxt_replay.replay.commands.face import Force, Option, PathLike, command, output, public
@@ -103,10 +101,7 @@ def _fio(source: Capture, output: Path, target: PathLike, force: bool) -> Export
 
 
 @command(name="export", like=export, tidy=True)
-def _export(**given: Any) -> int:
-    from dxt_replay.traces.text import printable
-    from dxt_replay.traces.units import format_bytes, format_counted
-
+def _export(**given: Any) -> Exported | int:
     if given["output"] == _STANDARD_OUTPUT:
         if given["to"] not in ("csv", None) or session.current().as_json:
             raise UsageError("--output - is for --to csv without --json: give a file name")
@@ -115,16 +110,7 @@ def _export(**given: Any) -> int:
         with opened(given["capture"]) as source:
             stream_csv(source, sys.stdout.buffer)  # bytes: the text layer would write another encoding, or line ends
         return 0
-    made = export(**given)
-    if session.current().as_json:
-        session.print_json(made.as_json())
-        return 0
-    size = format_bytes(sum(file.bytes for file in made.files))
-    files, operations = format_counted(len(made.files), "file"), format_counted(made.operations, "operation")
-    click.echo(f"Wrote {operations} as {made.format} to {printable(made.output)}: {files}, {size}")
-    for note in made.notes:
-        click.echo(printable(note))
-    return 0
+    return export(**given)
 
 
 # ------------------------------------------------------------------------------------------------ fit
@@ -210,17 +196,21 @@ def fit(
     return found
 
 
-@command(name="fit", like=fit)
+@command(
+    name="fit",
+    like=fit,
+    fails=lambda fitted, given: (
+        given["fail_under"] is not None and (fitted.similarity is None or 100 * fitted.similarity < given["fail_under"])
+    ),
+)
 def _fit(
     *,
     fail_under: Annotated[
         float | None, Option("Exit 1 below this similarity, such as 95.", "PCT", least=0, most=100)
     ] = None,
     **given: Any,
-) -> int:
-    fitted = fit(**given)
-    session.answer(fitted, "show.make.fit_sections")
-    return int(fail_under is not None and (fitted.similarity is None or 100 * fitted.similarity < fail_under))
+) -> FittedWorkload:
+    return fit(**given)
 
 
 def _similarity(source: Capture, workload: Workload, ranks: int) -> float | None:
@@ -258,7 +248,7 @@ def anonymize(
         return anonymize_capture(source, Path(output), secret, random_key=key is None, force=force)
 
 
-@command(name="anonymize", tidy=True)
+@command(name="anonymize", tidy=True, following=lambda result, given: ("summary", given["output"]))
 def _anonymize(
     capture: Source,
     *,
@@ -267,7 +257,7 @@ def _anonymize(
         PathLike | None, Option("Make the names with the key in this file, such as 32 random bytes.", "FILE")
     ] = None,
     force: Force = False,
-) -> int:
+) -> Anonymized:
     """Write a capture (or a .darshan log) without names, so that it can be given to others.
 
     Parts of paths, dataset names and the application's own span names become keyed hashes; hosts, user, program, job
@@ -275,9 +265,7 @@ def _anonymize(
     Without a key a random one is made and not kept: then nobody can test a guess.
     With the same key for a recording and its replays, `compare` still knows them.
     """
-    made = anonymize(capture, output, key=None if key_file is None else _read_key(Path(key_file)), force=force)
-    session.answer(made, "show.make.anonymized_sections", "summary", output)
-    return 0
+    return anonymize(capture, output, key=None if key_file is None else _read_key(Path(key_file)), force=force)
 
 
 def _read_key(path: Path) -> bytes:

@@ -26,8 +26,10 @@ from dxt_replay.traces.units import format_bytes, format_count, format_counted, 
 from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.export.exported import Exported
     from dxt_replay.profiler_merge.merge import MergeResult
     from dxt_replay.replay.anonymize import Anonymized
+    from dxt_replay.replay.commands.looking import Report
     from dxt_replay.replay.commands.making import GeneratedCapture, Recorded
     from dxt_replay.replay.commands.sharing import FittedWorkload
     from dxt_replay.replay.doctor import Diagnosis
@@ -64,12 +66,11 @@ def merge_sections(merged: MergeResult) -> list[Section]:
     shown = MERGED
     if nothing_recorded(merged.info.coverage.unseen):
         shown = tuple(each for each in MERGED if each.label in ("capture", "ranks", "spans"))
-    sections = [
+    return [
         table(_merged(merged), shown, merged.as_json()),
         *([_clocks(merged)] if merged.operations else []),
         prose(WARNINGS, merged.info.warnings),
     ]
-    return [section for section in sections if section.rows]
 
 
 def _merged(merged: MergeResult) -> str:
@@ -257,13 +258,12 @@ def generate_sections(made: GeneratedCapture) -> list[Section]:
         for kind, title in _NOTES.items()
     ]
     others = [note.key for note in made.notes if note.kind == "not I/O"]
-    sections = [
+    return [
         table(f"Generated {ranks}, {operations}", GENERATED, found),
         *notes,
         prose("Keys that change no request", [", ".join(others)] if others else []),
         prose(WARNINGS, generated.warnings),
     ]
-    return [section for section in sections if section.rows]
 
 
 def listing_section(workloads: Sequence[ListedWorkload]) -> Section:
@@ -288,13 +288,22 @@ def listing_section(workloads: Sequence[ListedWorkload]) -> Section:
 def fit_sections(fitted: FittedWorkload) -> list[Section]:
     """How near the description is, its keys, and notes. The evidence of each key stands in the file."""
     keys = ((key, value if isinstance(value, str) else json.dumps(value)) for key, (value, _) in fitted.keys.items())
-    sections = [
+    return [
         prose("", [fitted.closeness]),
         facts("Description", keys),
         prose("Notes", fitted.notes),
         prose("", [f"Wrote {fitted.output}"]),
     ]
-    return [section for section in sections if section.rows]
+
+
+def report_sections(made: Report) -> list[Section]:
+    return [prose("", [f"{made.path}: {format_bytes(made.bytes)}, open it in a browser"])]
+
+
+def export_sections(made: Exported) -> list[Section]:
+    size = format_bytes(sum(file.bytes for file in made.files))
+    files, operations = format_counted(len(made.files), "file"), format_counted(made.operations, "operation")
+    return [prose("", [f"Wrote {operations} as {made.format} to {made.output}: {files}, {size}", *made.notes])]
 
 
 ANONYMIZED = figures("""

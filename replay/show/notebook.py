@@ -1,4 +1,4 @@
-"""What a notebook shows of a result: its first line and a small table, as the command prints them in brief."""
+"""The tables of each result, and what a notebook shows of them: the first line and a small table, as in brief."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ WORDS = {
     "Capacity": "predict.capacity_sections",
     "Comparison": "compare.comparison_sections",
     "Diagnosis": "make.doctor_sections",
+    "Exported": "make.export_sections",
     "FittedWorkload": "make.fit_sections",
     "GeneratedCapture": "make.generate_sections",
+    "History": "regress.history_sections",
     "JobSummaries": "make.job_sections",
     "MergeResult": "make.merge_sections",
     "MergedJobs": "make.merged_job_sections",
     "NoiseFloor": "compare.floor_sections",
+    "Published": "predict.published_sections",
     "Recorded": "make.record_sections",
+    "Regression": "regress.regression_sections",
     "Repeats": "run.repeat_sections",
+    "Report": "make.report_sections",
     "RunResult": "run.run_sections",
     "Simulated": "predict.simulation_sections",
     "StorageLimit": "summary.limit_sections",
@@ -50,20 +55,20 @@ def html(result: Any) -> str:
     first, *others = _sections(result)
     lines = [first.title, *(row[0] for row in first.rows if len(row) == 1)]
     said = "".join(f"<p>{escape(printable(text))}</p>" for text in lines if text)
-    tables = (each for each in (first, *others, *_made(result)) if any(len(row) > 1 for row in each.rows))
+    tables = (each for each in (first, *others, *sections_of(result)) if any(len(row) > 1 for row in each.rows))
     shown = next(tables, None)
     return said if shown is None else said + _table(shown)
 
 
 def _sections(result: Any) -> list[Section]:
-    return in_brief(_made(result))
+    return in_brief(sections_of(result))
 
 
-def _made(result: Any) -> list[Section]:
+def sections_of(result: Any, *more: Any) -> list[Section]:
+    """All tables of a result. `more`: what the command alone knows."""
     module, _, name = WORDS[type(result).__name__].partition(".")
-    make = getattr(import_module(f"{__package__}.{module}"), name)
-    made = make(result, "") if name == "calibration_sections" else make(result)
-    return [each for each in made if each.rows]
+    made = getattr(import_module(f"{__package__}.{module}"), name)(result, *more)
+    return [each for each in made if each.rows or each.notes]
 
 
 def _table(section: Section) -> str:

@@ -224,7 +224,7 @@ def capacity_sections(found: Capacity) -> list[Section]:
     predicted = [
         {"load": f"{each['ranks']}, simulated", "result": _passed(found, each), **each} for each in shown["simulated"]
     ]
-    sections = [
+    return [
         prose("", [*found.doubt.sentences, capacity_headline(found)]),
         listing(
             f"Loads: pass from {found.limit_pct:g} % accelerator utilisation (AU) on",
@@ -235,7 +235,6 @@ def capacity_sections(found: Capacity) -> list[Section]:
         table("Search", SEARCH, shown),
         prose(WARNINGS, found.warnings, brief=True),
     ]
-    return [section for section in sections if section.rows]
 
 
 def _passed(found: Capacity, run: Mapping[str, Any]) -> str:
@@ -297,7 +296,7 @@ CALLS = figures("""
 """)
 
 
-def calibration_sections(done: Calibration, output: str) -> list[Section]:
+def calibration_sections(done: Calibration, output: str = "") -> list[Section]:
     """The tables of a calibration. `output`: the storage model that was written."""
     shown = done.as_json() | {"output": output}
     rates = [
@@ -332,7 +331,7 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
     first = f"Wrote {output}: a storage model of {done.target}{f' ({done.file_system})' if done.file_system else ''}; "
     first += f"{'' if ahead is None else f'read-ahead {format_bytes(ahead)}; '}throttle: {throttle}."
     left_out = [f"{each.kind} of {format_bytes(each.size)}, {each.in_flight} in flight" for each in done.left_out]
-    sections = [
+    return [
         prose("", [first]),
         table("Calibration", CALIBRATION, shown, {"throttle": throttle}),
         replace(cold, brief=few),
@@ -341,7 +340,6 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
         prose("Left out: too slow for the time, or too large for the data", [", ".join(left_out)] * bool(left_out)),
         prose(UNSEEN, done.unseen, brief=True),
     ]
-    return [section for section in sections if section.rows]
 
 
 PUBLISHED = figures("""
@@ -352,6 +350,7 @@ PUBLISHED = figures("""
     first step | {first_step_ms}
     later step | {later_step_ms}
     beyond its compute | {cost_ms}
+    a reader's sample | {sample_ms}
     later steps read | {steady_bytes_per_s}
     the first step read | {first_bytes_per_s}
     storage | {storage}
@@ -359,7 +358,7 @@ PUBLISHED = figures("""
 STORAGE = {True: "may limit", False: "does not limit", None: "not known"}
 
 
-def published_sections(found: Published, output: str) -> list[Section]:
+def published_sections(found: Published, output: str = "") -> list[Section]:
     """The tables of results that others published. `output`: the storage model that was written."""
     rows = [{**each, "storage": STORAGE[each["storage_limits"]]} for each in found.as_json()["by_ranks"]]
     best = max(found.by_ranks, key=lambda each: each.steady_bytes_per_s)
@@ -371,12 +370,11 @@ def published_sections(found: Published, output: str) -> list[Section]:
     else:
         first += ". No limit of it shows: the model takes all time beyond compute for the client's own."
     left_out = [f"{place}: {why}" for place, why in found.left_out.items()]
-    sections = [
+    return [
         prose("", [first]),
         replace(listing("By ranks", PUBLISHED, rows), brief=True),
         prose("Left out", left_out),
     ]
-    return [section for section in sections if section.rows]
 
 
 FIGURES = {

@@ -358,7 +358,7 @@ def history_sections(history: History) -> list[Section]:
     if found["skipped"]:
         left_out = format_counted(len(found["skipped"]), "file")
         sections.append(prose("", [f"{left_out} left out, not a record: {listed(found['skipped'])}"]))
-    return [section for section in [*sections, prose("Rule", [found["rule"]["text"]])] if section.rows]
+    return [*sections, prose("Rule", [found["rule"]["text"]])]
 
 
 def _changes(series: Mapping[str, Any]) -> Section:

@@ -165,27 +165,17 @@ def _renamed(part: Any) -> Any:
     return part
 
 
-class Tone(Enum):
-    """Whether a word is a good result, a bad one, a doubtful one or neither."""
-
-    GOOD = auto()
-    BAD = auto()
-    DOUBTFUL = auto()
-    NEUTRAL = auto()
-
-
-_WORDS_OF = {
-    Tone.GOOD: ("pass", "passed", "ok", "equal", "improvement", "no change"),
-    Tone.BAD: ("fail", "failed", "different", "regression", "high"),
-    Tone.DOUBTFUL: ("warning", "inconclusive"),
-    Tone.NEUTRAL: ("info", "skipped"),
+_TONES = {
+    **dict.fromkeys(("pass", "passed", "ok", "equal", "improvement", "no change"), "good"),
+    **dict.fromkeys(("fail", "failed", "different", "regression", "high"), "bad"),
+    **dict.fromkeys(("warning", "inconclusive"), "doubtful"),
+    **dict.fromkeys(("info", "skipped"), "neutral"),
 }
-_TONES = {word: tone for tone, words in _WORDS_OF.items() for word in words}
 
 
-def tone_of(text: str) -> Tone | None:
-    """The tone of a cell or title that is a verdict or severity, or begins with one and a colon; None for any other."""
-    return _TONES.get(text.partition(":")[0].strip().lower())
+def tone_of(text: str) -> str:
+    """The tone of a cell or title that is a verdict or severity, or begins with one and a colon; "" for any other."""
+    return _TONES.get(text.partition(":")[0].strip().lower(), "")
 
 
 def bar(share: float, width: int = 24) -> str:

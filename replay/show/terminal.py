@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from textwrap import wrap
 
-from dxt_replay.replay.show.section import Kind, Section, Tone, tone_of
+from dxt_replay.replay.show.section import Kind, Section, tone_of
 from dxt_replay.traces.text import printable
 
 PIPE_COLUMNS = 80
@@ -29,7 +29,7 @@ _JOINT = "\x1f"
 """Stands for the space between a number and its unit while lines are broken: printable text has no such character."""
 
 _BOLD = "1"
-_STYLES = {Tone.GOOD: "32", Tone.BAD: "1;31", Tone.DOUBTFUL: "33", Tone.NEUTRAL: "36", None: ""}
+_STYLES = {"good": "32", "bad": "1;31", "doubtful": "33", "neutral": "36", "": ""}
 """Parameters of the control sequences of ECMA-48, section 8.3.117: green, bold red, yellow, cyan."""
 
 
@@ -69,7 +69,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def _text(text: str, width: int, style: str = "") -> list[str]:
     lines = wrapped(printable(text), width)
-    return [_styled(line, style, tone_of(text) if place == 0 else None) for place, line in enumerate(lines)]
+    return [_styled(line, style, tone_of(text) if place == 0 else "") for place, line in enumerate(lines)]
 
 
 def _encodable(line: str) -> str:
@@ -122,7 +122,7 @@ def _row(section: Section, wide: dict[int, int], row: Sequence[str], style: str 
         short = " ".join(words)
         lines = [short] if len(short) <= size else wrapped(short, size)
         padded = str.rjust if section.typed_columns[at].kind is Kind.NUMBER else str.ljust
-        cells.append([_styled(padded(line, size), style, None if style else tone_of(plain)) for line in lines])
+        cells.append([_styled(padded(line, size), style, "" if style else tone_of(plain)) for line in lines])
     height = max(map(len, cells), default=0)
     for lines, size in zip(cells, wide.values(), strict=True):
         place = 0 if style else len(lines)  # heads stand above the rows, which begin at the top
@@ -130,7 +130,7 @@ def _row(section: Section, wide: dict[int, int], row: Sequence[str], style: str 
     return [(" " * _GAP).join(line) for line in zip(*cells, strict=True)]
 
 
-def _styled(text: str, style: str, tone: Tone | None) -> str:
+def _styled(text: str, style: str, tone: str) -> str:
     """The text with control sequences on a terminal that shows colours (https://no-color.org), else as it is."""
     codes = ";".join(filter(None, (style, _STYLES[tone])))
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")

@@ -497,7 +497,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.DictLoader({name: (folder / name).read_text(encoding="utf-8") for name in names}),
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    made.filters["tone"] = lambda text: tone.name.lower() if (tone := tone_of(text)) else ""
+    made.filters["tone"] = tone_of
     return made
 
 
