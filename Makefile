@@ -54,7 +54,7 @@ test-faults:  ## run every command with failing or hanging calls, full disks, li
 	$(PYTHON) -m pytest -m faults
 
 test-workloads:  ## generate, stage, replay and compare all shipped workloads at a small scale
-	$(PYTHON) -m pytest tests/replay/commands/test_shipped_workloads.py
+	$(PYTHON) -m pytest tests/replay/commands/test_commands.py -k test_a_workload
 
 same:  ## compare what every command answers about recorded jobs with what is frozen; needs strace; SAME="--jobs strace --command 'summary*'"
 	PYTHONPATH=src:. $(PYTHON) -m tests.same $(SAME)

@@ -32,7 +32,7 @@ GROUPS = {
         "replay/run/test_run_interfaces.py",
         "replay/run/test_story.py",
         "replay/causal/test_paced_ranks.py",
-        "replay/commands/test_demo.py",
+        "replay/commands/test_commands.py::test_the_demo",
     ),
     "faults": (
         "replay/faults",
@@ -45,9 +45,9 @@ GROUPS = {
     "whole": (
         "benchmarks",
         "docs/test_json.py",
-        "docs/test_typed_pages.py",
+        "docs/test_docs.py::test_a_reader",
         "fuzz",
-        "golden/test_commands.py",
+        "golden/test_golden.py::test_what_a_command_prints",
         "profiler_merge/analysis/test_pieces.py",
         "profiler_merge/analysis/test_rank_files.py",
         "profiler_merge/analysis/test_worker_starts.py::test_workers_of_recorded_jobs",

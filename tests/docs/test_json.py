@@ -1,13 +1,8 @@
 """What the commands print with --json meets dxt_replay/schemas, which explain every key. `record` has its own test."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +20,7 @@ ONCE = sorted(set(NAMES) - {"calibrate-results", "record"})
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def printed(tmp_path_factory):
     """Schema -> the object that its command prints about the bundled capture imagenet, or a Darshan log."""
     folder = tmp_path_factory.mktemp("json")
     capture, twin, target, log = (folder / name for name in ("i.capture", "twin", "target", "logs/a.darshan"))
@@ -66,7 +61,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("name", ONCE)
-def test_an_output_meets_its_schema_which_explains_its_keys(printed: Mapping[str, Any], name: str) -> None:
+def test_an_output_meets_its_schema_which_explains_its_keys(printed, name):
     check(name, printed[name])
     about = schema(name).get("properties", {})
     for key, value in printed[name].items():
@@ -77,20 +72,20 @@ def test_an_output_meets_its_schema_which_explains_its_keys(printed: Mapping[str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_schema_is_a_schema(name: str) -> None:
+def test_a_schema_is_a_schema(name):
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(schema(name))
     assert schema(name)["required"][0] == "schema_version"
 
 
-def test_a_summary_without_io_meets_the_schema(tmp_path: Path) -> None:
+def test_a_summary_without_io_meets_the_schema(tmp_path):
     alone = dxt_replay.merge([], tmp_path / "c.capture", profiles=dxt_replay.sample("imagenet").profiles)
     summary = dxt_replay.tables(alone.capture, ()).as_json()
     assert summary["files"] is None
     check("summary", summary)
 
 
-def test_a_missing_key_a_new_key_and_a_wrong_type_are_seen(printed: Mapping[str, Any]) -> None:
+def test_a_missing_key_a_new_key_and_a_wrong_type_are_seen(printed):
     right = printed["report"]
     for wrong in ({"report": right["report"]}, right | {"more": 1}, right | {"bytes": "1"}):
         with pytest.raises(AssertionError):
@@ -100,7 +95,7 @@ def test_a_missing_key_a_new_key_and_a_wrong_type_are_seen(printed: Mapping[str,
 
 
 @pytest.mark.slow
-def test_the_schemas_are_those_of_the_types(tmp_path: Path) -> None:
+def test_the_schemas_are_those_of_the_types(tmp_path):
     program = [sys.executable, "docs/write_schemas.py", str(tmp_path)]
     subprocess.run(program, cwd=ROOT, check=True, env={"PYTHONPATH": PYTHON_PATH})
     assert len(list(tmp_path.iterdir())) == len(NAMES)
