@@ -232,7 +232,14 @@ def run(
     ReplayError names the call that hangs. If the calling thread itself is stuck in it, the process ends with status 2.
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
     """
-    how = {"speed": speed, "compute": compute, "api": api, "cold": cold, "maps": maps, "timeout_s": timeout_s}
+    how: dict[str, Any] = {
+        "speed": speed,
+        "compute": compute,
+        "api": api,
+        "cold": cold,
+        "maps": maps,
+        "timeout_s": timeout_s,
+    }
     (found,) = _replays(capture, target, [Path(output)], part, on_progress, comm, pace=pace, force=force, **how)
     return found
 
@@ -263,7 +270,7 @@ def run_repeatedly(
     return Repeats(runs=tuple(_replays(capture, target, outputs, part, on_progress, comm, **how)))
 
 
-def _next(result: RunResult | Repeats, given: Mapping[str, Any]) -> Sequence[PathLike]:
+def _next(result: Any, given: Mapping[str, Any]) -> Sequence[PathLike]:
     first = result.runs[0] if given["repeat"] > 1 else result
     return ("compare", given["capture"], first.capture) if result.succeeded else ()
 
