@@ -15,7 +15,6 @@ import pytest
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
 from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE
-from dxt_replay.replay.regress.health import examine
 from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.regress import regression_sections
 from dxt_replay.replay.show.run import repeat_sections, run_sections
@@ -212,10 +211,7 @@ def experiment(*, change, spread=STEADY, pairs=12, stopped=False, **candidate):
             measured(CANDIDATE, pair, change * spread[pair - 1], **last, **candidate),
         ]
         runs += both if pair % 2 else both[::-1]
-    counted = [run for run in runs if not run.stopped]
-    obstacles, warnings = examine(counted, threshold_pct=5.0, closed_loop=True, direct=False)
-    places = {"baseline": "/mnt/old/twin", "candidate": "/mnt/new/twin"}
-    return result_of(runs, obstacles=obstacles, warnings=warnings, **places)
+    return result_of(runs, baseline="/mnt/old/twin", candidate="/mnt/new/twin")
 
 
 @pytest.mark.parametrize("case", [*RUNS, *EXPERIMENTS])

@@ -215,7 +215,7 @@ def calibrated():
 
 
 def test_no_request_of_a_store_is_quicker_than_its_server_and_nothing_is_left_there(calibrated, tmp_path):
-    from tests.replay.commands.test_on_objects import training
+    from tests.replay.commands.test_searches import training
 
     done, server = calibrated
     assert server.objects == {"some/prefix/theirs": b"1"}

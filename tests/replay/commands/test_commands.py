@@ -26,7 +26,7 @@ from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Span, build_capture, read, write
 from tests.replay.show.page.pages import carried, training
-from tests.replay.target.staging import staged
+from tests.replay.target.test_stage import staged
 from tests.workloads.small_workloads import RANKS, small_overrides
 
 

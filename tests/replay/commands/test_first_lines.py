@@ -23,7 +23,7 @@ MS = 1_000_000
 MAPPED = Coverage(bytes=None, operations=1.0, unseen=(Unseen(kind="mapped", name="/data/m", bytes=None),))
 
 
-def steps_of(folder, count, step_ms, *, wait_ms=0, wait="next", read_ms=(0, 1), **more):
+def steps_of(folder, count, step_ms, *, wait_ms=0, wait="next", read_ms=(0, 1), length=4096, **more):
     """Each step waits for its batch, then does something else; one read from `read_ms` on, for the second number of
     milliseconds."""
     spans, ops = [], []
@@ -33,7 +33,8 @@ def steps_of(folder, count, step_ms, *, wait_ms=0, wait="next", read_ms=(0, 1), 
         if wait_ms:
             spans.append(Span("input_wait", begin, begin + wait_ms * MS, step=step, name=wait))
         start = begin + read_ms[0] * MS
-        ops.append(read(0, offset=4096 * step, length=4096, start_ns=start, end_ns=start + read_ms[1] * MS, step=step))
+        end = start + read_ms[1] * MS
+        ops.append(read(0, offset=4096 * step, length=length, start_ns=start, end_ns=end, step=step))
     return build_capture(folder, name="source", files=["/data/a"], ops=ops, spans=spans, **more).path
 
 
@@ -99,6 +100,23 @@ def test_all_commands_begin_with_the_same_doubt(tmp_path, say, case):
     begins = {name: text.startswith("How long this training takes on other storage") for name, text in said.items()}
     assert set(begins.values()) == {state != "known"}, said
     assert state == "known" or all(said[name].replace("\n", " ").startswith(first) for name in doubts)
+
+
+def test_a_loop_that_shows_no_waits_is_doubted_where_its_reads_would_last(tmp_path, say):
+    """So small a part of the recorded loop hides nothing; on slow storage, or at a higher speed, it may."""
+    capture, slow = job(tmp_path, length=1 << 22), tmp_path / "slow.yaml"
+    slow.write_text("storage_model: 1\nname: slow\noperations:\n  read: {latency: 50ms, bandwidth: 1GB/s}\n")
+    (tmp_path / "twin").mkdir()
+    say(f"stage {capture} --target {tmp_path}/twin")
+    run = f"run {capture} --target {tmp_path}/twin --pace steps --force -o {tmp_path}/r"
+    for line, doubted in (
+        (f"simulate {capture} --storage null", False),
+        (f"simulate {capture} --storage {slow}", True),
+        (run, False),
+        (f"{run} --speed 100000", True),
+    ):
+        unknown = "How long this training takes on other storage is not known: reads last up to "
+        assert say(line).startswith(unknown) == doubted
 
 
 @pytest.mark.parametrize("pace", ["timed", "steps"])

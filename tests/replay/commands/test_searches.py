@@ -294,15 +294,20 @@ def _obstore():
     pytest.importorskip("obstore")
 
 
+def training(folder, *, steps, compute_ns):
+    """A rank that reads one range for each step, up to two steps ahead."""
+    made = application.Application(
+        steps=steps, depth=2, reads_per_batch=1, think_ns=0, decode_ns=0, compute_ns=compute_ns, jitter=0.0
+    )
+    recorded = application.run(made, application.Storage(latency_ns=1 * MS))
+    return build_capture(folder, files=application.FILES, ops=recorded.ops, spans=recorded.spans)
+
+
 @pytest.mark.usefixtures("_obstore")
 def test_capacity_of_an_object_store_is_arithmetic(tmp_path):
     """The server answers one request in 50 ms. N ranks with a request a step need steps of N x 50 ms. They compute for
     100 ms a step and shall be used 70 %, so steps of up to 143 ms will do: two ranks, not three."""
-    made = application.Application(
-        steps=10, depth=2, reads_per_batch=1, think_ns=0, decode_ns=0, compute_ns=100 * MS, jitter=0.0
-    )
-    recorded = application.run(made, application.Storage(latency_ns=1 * MS))
-    source = build_capture(tmp_path, files=application.FILES, ops=recorded.ops, spans=recorded.spans)
+    source = training(tmp_path, steps=10, compute_ns=100 * MS)
     with ObjectServer(service_s=0.05).running() as server:
         found = dxt_replay.capacity(source, server.url(), utilisation_pct=70.0, most=4)
         assert (found.ranks, found.interval, found.limited_by) == (2, (2, 2), STORAGE), found.as_json()
