@@ -39,7 +39,7 @@ GROUPS = {
         "test_bad_input.py",
         "test_nothing_outside.py",
         "traces/store/test_refusing_disk.py",
-        "traces/store/test_store.py::test_a_name_that_fills_the_memory_is_damage",
+        "traces/store/test_checks.py::test_what_would_fill_the_memory",
     ),
     "browser": ("replay/show/page/test_browser.py",),
     "whole": (
@@ -57,7 +57,6 @@ GROUPS = {
         "profiler_merge/test_counted.py",
         "profiler_merge/profiles/test_kineto.py::test_real_files",
         "profiler_merge/profiles/test_torch_spans.py::test_gpu_times_of_real_files",
-        "profiler_merge/profiles/test_torch_spans.py::test_real_captures",
         "profiler_merge/test_merge_torch.py",
         "profiler_merge/rebuild/test_captures.py",
         "replay/calibration",

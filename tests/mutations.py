@@ -22,7 +22,7 @@ HOME = Path(__file__).resolve().parents[1]
 LEAST_KILLED = 0.8
 MODULES = {
     "traces/layers.py": "tests/traces/test_layers.py",
-    "traces/measures/intervals.py": "tests/traces/measures/test_intervals.py",
+    "traces/measures/intervals.py": "tests/traces/test_measures.py",
     "profiler_merge/darshan/dxt.py": "tests/profiler_merge/darshan",
     "profiler_merge/clocks/offsets.py": "tests/profiler_merge/clocks",
     "replay/causal/dealing.py": "tests/replay/causal",

@@ -34,36 +34,21 @@ def replayed_lengths(capture: Capture, **options: Any) -> list[int]:
     ]
 
 
-def test_a_file_recorded_at_several_layers_counts_at_the_lowest(tmp_path: Path) -> None:
-    capture = build_capture(
-        tmp_path,
-        files=["/both", "/mpi", "/stdio"],
-        ops=[
-            read(0, api="HDF5", length=1, start_ns=0),
-            read(0, api="MPIIO_COLL", length=2, start_ns=1),
-            read(0, api="POSIX", length=3, start_ns=2),
-            read(1, api="HDF5", length=4, start_ns=3),
-            read(1, api="MPIIO", length=5, start_ns=4),
-            read(1, api="MPIIO_COLL", length=6, start_ns=5),
-            read(2, api="STDIO", length=7, start_ns=6),
-            read(2, api="POSIX", length=8, start_ns=7),
-        ],
-    )
-    assert counted_lengths(capture) == [3, 5, 6, 7, 8]
-
-
-def test_the_layer_of_a_file_is_the_same_for_all_ranks(tmp_path: Path) -> None:
-    """In a collective read only the aggregators issue POSIX reads."""
-    capture = build_capture(
-        tmp_path,
-        files=["/shared"],
-        ops=[
-            read(0, rank=0, api="MPIIO_COLL", length=1, start_ns=0),
-            read(0, rank=0, api="POSIX", length=2, start_ns=1),
-            read(0, rank=1, api="MPIIO_COLL", length=1, start_ns=0),
-        ],
-    )
-    assert counted_lengths(capture) == [2]
+@pytest.mark.parametrize(
+    ("rows", "counted"),
+    [
+        ([(0, "HDF5"), (0, "MPIIO_COLL"), (0, "POSIX"), (1, "HDF5"), (1, "MPIIO"), (1, "MPIIO_COLL"), (2, "STDIO"),
+          (2, "POSIX")], [3, 5, 6, 7, 8]),
+        # In a collective read only the aggregators issue POSIX reads: the layer of a file is one for all ranks.
+        ([(0, "MPIIO_COLL"), (0, "POSIX"), (0, "MPIIO_COLL", 1)], [2]),
+    ],
+)  # fmt: skip
+def test_a_file_recorded_at_several_layers_counts_at_the_lowest(
+    tmp_path: Path, rows: list[tuple[Any, ...]], counted: list[int]
+) -> None:
+    """Row n has n bytes. File, interface, and rank where it is not 0."""
+    ops = [read(row[0], api=row[1], length=n, start_ns=n, rank=sum(row[2:])) for n, row in enumerate(rows, 1)]
+    assert counted_lengths(build_capture(tmp_path, files=["/a", "/b", "/c"], ops=ops)) == counted
 
 
 def test_a_summary_counts_what_a_replay_issues(tmp_path: Path) -> None:

@@ -22,10 +22,7 @@ from dxt_replay.traces.steps import step_at, step_row_at
 def test_order_is_that_of_a_stable_argsort(keys: list[int]) -> None:
     array = np.array(keys, dtype=np.int64)
     np.testing.assert_array_equal(stable_order(array), np.argsort(array, kind="stable"))
-
-
-def test_runs_begin_where_the_value_changes() -> None:
-    assert runs(np.array([4, 4, 5, 9, 9, 9])).tolist() == [0, 2, 3]
+    assert runs(array).tolist() == [at for at, key in enumerate(keys) if not at or keys[at - 1] != key]
 
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
@@ -94,20 +91,11 @@ def test_a_step_holds_its_begin_and_not_its_end(
     assert rows.tolist() == [step // 10 if step != NO_STEP else -1 for step in expected]
 
 
-SIZES = st.lists(st.integers(0, 12))
-
-
-@given(sizes=SIZES, most=st.integers(0, 20))
-def test_runs_are_as_long_as_they_may_be(sizes: list[int], most: int) -> None:
-    runs = list(few_together(sizes, lambda size: size, most))
-    assert [size for run in runs for size in run] == sizes
-    assert all(run and (sum(run) <= most or len(run) == 1) for run in runs)
-    assert all(sum(run) + after[0] > most for run, after in pairwise(runs))
-
-
-@given(sizes=SIZES)
-def test_what_does_not_fit_together_is_apart(sizes: list[int]) -> None:
-    runs = list(few_together(sizes, lambda size: 0, 0, fit=lambda one, other: one <= other))
-    assert [size for run in runs for size in run] == sizes
-    assert all(run == sorted(run) for run in runs)
-    assert all(run[-1] > after[0] for run, after in pairwise(runs))
+@given(sizes=st.lists(st.integers(0, 12)), most=st.integers(0, 20), alike=st.booleans())
+def test_groups_are_as_long_as_they_may_be(sizes: list[int], most: int, alike: bool) -> None:
+    """`alike`: none holds a smaller item behind a larger one."""
+    groups = list(few_together(sizes, lambda size: size, most, fit=lambda one, other: not alike or one <= other))
+    assert [size for group in groups for size in group] == sizes
+    assert all(group and (sum(group) <= most or len(group) == 1) for group in groups)
+    assert not alike or all(group == sorted(group) for group in groups)
+    assert all(sum(group) + after[0] > most or (alike and group[-1] > after[0]) for group, after in pairwise(groups))

@@ -42,41 +42,30 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def project(tmp_path: Path) -> Path:
-    """A directory that has a folder `ops`, as a capture has."""
-    home = tmp_path / "myproject"
-    (home / "ops").mkdir(parents=True)
-    (home / "train.py").write_text("precious")
-    (home / "ops" / "kernel.cc").write_text("x")
-    return home
-
-
 @pytest.mark.parametrize("force", [False, True])
-def test_a_directory_that_has_a_folder_ops_is_never_replaced(tmp_path: Path, force: bool) -> None:
-    home = project(tmp_path)
-    with pytest.raises(TargetError, match="not a capture"):
-        write_capture(home, force=force)
-    assert (home / "train.py").read_text() == "precious"
-    assert names(home / "ops") == ["kernel.cc"]
-    assert names(tmp_path) == ["myproject"]
-
-
-@pytest.mark.parametrize("place", ["notes.txt", "ops/kernel.cc"])
-def test_a_capture_with_other_files_in_it_is_never_replaced(tmp_path: Path, place: str) -> None:
-    write_capture(tmp_path / "c.capture")
-    (tmp_path / "c.capture" / place).write_text("mine")
-    with pytest.raises(TargetError, match=place):
-        write_capture(tmp_path / "c.capture", force=True)
-    assert (tmp_path / "c.capture" / place).read_text() == "mine"
-
-
-@pytest.mark.parametrize("text", ["{}", "[]", "not JSON", '{"schema_version": 1, "ranks": []}'])
-def test_another_programs_capture_json_does_not_make_a_capture(tmp_path: Path, text: str) -> None:
-    (tmp_path / "c.capture").mkdir()
-    (tmp_path / "c.capture" / "capture.json").write_text(text)
-    with pytest.raises(TargetError, match=r"capture\.json"):
-        write_capture(tmp_path / "c.capture", force=True)
-    assert (tmp_path / "c.capture" / "capture.json").read_text() == text
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("place", "text", "said"),
+    [
+        ("notes.txt", "mine", "notes.txt"),
+        ("ops/kernel.cc", "mine", "ops/kernel.cc"),  # a project may have a folder `ops`, as a capture has
+        *(("capture.json", text, "capture.json") for text in ("{}", "[]", "not JSON", '{"schema_version": 1}')),
+    ],
+)
+def test_a_folder_with_other_files_in_it_is_never_replaced(
+    tmp_path: Path, force: bool, whole: bool, place: str, text: str, said: str
+) -> None:
+    path = tmp_path / "c.capture"
+    if whole:
+        write_capture(path)
+    (path / place).parent.mkdir(parents=True, exist_ok=True)
+    (path / place).write_text(text)
+    before = sorted(path.rglob("*"))
+    with pytest.raises(TargetError, match=said if whole else "not a capture"):
+        write_capture(path, force=force)
+    assert (path / place).read_text() == text
+    assert sorted(path.rglob("*")) == before
+    assert names(tmp_path) == ["c.capture"]
 
 
 def test_a_capture_is_replaced_by_force_alone(tmp_path: Path) -> None:
@@ -84,20 +73,13 @@ def test_a_capture_is_replaced_by_force_alone(tmp_path: Path) -> None:
     write_capture(path, 1.0)
     with pytest.raises(TargetError, match="--force replaces it"):
         write_capture(path, 2.0)
+    working = begin_capture(path, force=True)
+    fill(working, 2.0)
+    assert open_capture(path).info.job.run_time_s == 1.0  # until the new one is whole
+    discard_capture(working)
     assert open_capture(path).info.job.run_time_s == 1.0
     write_capture(path, 2.0, force=True)
     assert open_capture(path).info.job.run_time_s == 2.0
-    assert names(tmp_path) == ["c.capture"]
-
-
-def test_the_old_capture_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "c.capture"
-    write_capture(path, 1.0)
-    working = begin_capture(path, force=True)
-    fill(working, 2.0)
-    assert open_capture(path).info.job.run_time_s == 1.0
-    discard_capture(working)
-    assert open_capture(path).info.job.run_time_s == 1.0
     assert names(tmp_path) == ["c.capture"]
 
 
@@ -131,31 +113,26 @@ def _die_while_writing(path: Path) -> None:
     os._exit(9)
 
 
-def test_what_an_ended_process_left_goes_with_the_next_writer(tmp_path: Path) -> None:
+def test_what_an_ended_process_left_goes_with_the_next_writer_of_its_node(tmp_path: Path) -> None:
     path = tmp_path / "c.capture"
-    process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(path,))
-    process.start()
-    process.join()
-    assert process.exitcode == 9
-    (left,) = names(tmp_path)
-    assert left.endswith(".dxt-replay")
+
+    def die_while_writing() -> Path:
+        process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(path,))
+        process.start()
+        process.join()
+        assert process.exitcode == 9
+        return next(place for place in tmp_path.iterdir() if place.suffix == ".dxt-replay" and place != living)
+
+    living: Path | None = None
+    left = die_while_writing()
     living = begin_capture(path)
     assert names(tmp_path) == [living.name]
+    left = die_while_writing()
+    start, token, suffix = left.name.rsplit(".", 2)  # another node's, whose locks are not seen here
+    elsewhere = left.rename(tmp_path / f"{start}.{'0' * 8}{token[8:]}.{suffix}")
     write_capture(path)
     assert living.is_dir(), "a writer that lives keeps its directory"
     discard_capture(living)
-    assert names(tmp_path) == ["c.capture"]
-
-
-def test_a_working_copy_of_another_node_stays_although_its_lock_is_not_seen(tmp_path: Path) -> None:
-    path = tmp_path / "c.capture"
-    process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(path,))
-    process.start()
-    process.join()
-    (left,) = tmp_path.iterdir()
-    start, token, suffix = left.name.rsplit(".", 2)
-    elsewhere = left.rename(tmp_path / f"{start}.{'0' * 8}{token[8:]}.{suffix}")
-    write_capture(path)
     assert names(tmp_path) == sorted([elsewhere.name, "c.capture"])
 
 
@@ -173,43 +150,28 @@ def test_parent_directories_are_not_made(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
-def test_a_file_is_replaced_by_force_alone(tmp_path: Path) -> None:
+def test_a_file_is_replaced_by_force_alone_and_only_by_a_whole_one(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
-    for text, force in ((b"1", False), (b"2", True)):
+
+    def write(text: bytes, *, force: bool = False, meanwhile: bytes = b"", fails: bool = False) -> None:
         with new_file(path, force=force) as file:
             file.write(text)
-    with pytest.raises(TargetError, match="--force replaces it"), new_file(path):
-        pass
-    assert path.read_bytes() == b"2"
-    assert names(tmp_path) == ["x.csv"]
+            if meanwhile:
+                path.write_bytes(meanwhile)
+            if fails:
+                raise ZeroDivisionError
 
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"old")
-
-    def fail() -> None:
-        with new_file(path, force=True) as file:
-            file.write(b"new")
-            raise ZeroDivisionError
-
+    write(b"1")
+    with pytest.raises(TargetError, match="--force replaces it"):
+        write(b"2")
+    write(b"3", force=True)
     with pytest.raises(ZeroDivisionError):
-        fail()
-    assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["x.csv"]
-
-
-def test_a_file_that_came_there_meanwhile_stays(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-
-    def write_while_it_comes() -> None:
-        with new_file(path) as file:
-            file.write(b"new")
-            path.write_bytes(b"old")
-
+        write(b"4", force=True, fails=True)
+    assert path.read_bytes() == b"3"
+    path.unlink()
     with pytest.raises(TargetError, match="exists"):
-        write_while_it_comes()
-    assert path.read_bytes() == b"old"
+        write(b"5", meanwhile=b"came first")
+    assert path.read_bytes() == b"came first"
     assert names(tmp_path) == ["x.csv"]
 
 

@@ -22,24 +22,32 @@ from dxt_replay.traces.unseen import (
 )
 from tests.capture_builder import File, build_capture, files_table, read
 
-WHOLE = Coverage(bytes=1.0, operations=1.0)
+WHOLE, NONE = Coverage(bytes=1.0, operations=1.0), Coverage(bytes=None, operations=None)
 SHARD = Unseen(kind="mapped", name="/data/shard", bytes=300)
 STORE = Unseen(kind="socket", name="10.0.0.1:9000", bytes=600)
 OBJECTS = Unseen(kind="objects", name="DAOS", bytes=400)
 PERHAPS = Unseen(kind="objects", name="DFS", bytes=None)
+NOBODY = Unseen(kind="socket", name="peers that the trace does not show", bytes=None)
 UNKNOWN = Unseen(kind="mapped", name="/data/index", bytes=None)
 
 
-def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
-    assert with_unseen(WHOLE, 100, (SHARD, STORE)).bytes == 0.1
-    assert with_unseen(Coverage(bytes=0.5, operations=0.5), 100, (SHARD,)).bytes == 0.125
-    assert with_unseen(Coverage(bytes=None, operations=None), 0, (SHARD,)).bytes == 0
-    assert with_unseen(Coverage(bytes=None, operations=None), 100, (SHARD,)).bytes is None
-    assert with_unseen(WHOLE, 100, (SHARD, UNKNOWN)).bytes is None
-    assert with_unseen(WHOLE, 100, ()) is WHOLE
-    assert with_unseen(WHOLE, 100, (SHARD,)).unseen == (SHARD,)
-    assert with_unseen(WHOLE, 100, (SHARD,)).operations == 1.0
-    assert with_unseen(WHOLE, 100, (OBJECTS,)).operations is None
+@pytest.mark.parametrize(
+    ("coverage", "counted", "unseen", "share"),
+    [
+        (WHOLE, 100, (SHARD, STORE), (0.1, 1.0)),
+        (Coverage(bytes=0.5, operations=0.5), 100, (SHARD,), (0.125, 0.5)),
+        (NONE, 0, (SHARD,), (0, None)),
+        (NONE, 100, (SHARD,), (None, None)),
+        (WHOLE, 100, (SHARD, UNKNOWN), (None, 1.0)),
+        (WHOLE, 100, (OBJECTS,), (0.2, None)),
+        (WHOLE, 100, (), (1.0, 1.0)),
+    ],
+)
+def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace(
+    coverage: Coverage, counted: int, unseen: tuple[Unseen, ...], share: tuple[float | None, float | None]
+) -> None:
+    found = with_unseen(coverage, counted, unseen)
+    assert ((found.bytes, found.operations), found.unseen) == (share, unseen)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,7 @@ def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
     [
         (100, (), None),
         (1_000_000, (SHARD,), None),
+        (1000, (NOBODY,), "bytes were received through sockets from peers that the trace does not show"),
         (100, (UNKNOWN,), "1 file was opened and never read by a call that the recorder sees (mapped, sendfile"),
         (
             100,
@@ -116,26 +125,35 @@ def test_captures_keep_it_and_those_of_older_releases_show_what_their_counters_s
     assert unseen_of(old.info, old.files) == (UNKNOWN,)
 
 
-def test_a_ring_of_requests_leaves_a_file_that_was_read_in_part_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("moved", "mode", "hidden"),
+    [(99, 0o644, True), (100, 0o644, False), (0, 0o644, True), (99, 0o744, False)],  # last: a program's own file
+)
+def test_a_ring_of_requests_leaves_a_file_that_was_read_in_part_unknown(
+    tmp_path: Path, moved: int, mode: int, hidden: bool
+) -> None:
     path = tmp_path / "part"
     path.write_bytes(bytes(100))
-    for moved, names in ((99, ["cp by io_uring"]), (100, []), (0, ["cp by io_uring"])):
-        counters = {"posix_opens": 1} | ({"posix_reads": 1, "posix_bytes_read": moved} if moved else {})
-        found = hidden_reads(["cp by io_uring"], files_table([File(str(path), counters=counters)]), (0, 1))
-        assert [each.name for each in found] == names
-    assert hidden_reads([], files_table([File(str(path), counters={"posix_opens": 1})]), (0, 1)) == ()
+    path.chmod(mode)
+    counters = {"posix_opens": 1} | ({"posix_reads": 1, "posix_bytes_read": moved} if moved else {})
+    table = files_table([File(str(path), counters=counters)])
+    assert [each.name for each in hidden_reads(["cp by io_uring"], table, (0, 1))] == ["cp by io_uring"] * hidden
+    assert hidden_reads([], table, (0, 1)) == ()
 
 
-def test_a_trace_and_the_watch_count_each_peer_once() -> None:
-    assert received({"10.0.0.1:9000": 700}, 0, 100, (SHARD, STORE)) == [SHARD, replace(STORE, bytes=700)]
-    assert received({"10.0.0.1:9000": 500}, 0, 100, (STORE,)) == [STORE]
-    assert received({"10.0.0.2:80": 1}, 0, 100, ()) == [Unseen(kind="socket", name="10.0.0.2:80", bytes=1)]
-
-
-def test_bytes_from_nobody_knows_where_matter_from_a_hundredth_on() -> None:
-    assert received({}, 10, 1000, ()) == []
-    (unknown,) = received({}, 11, 1000, ())
-    assert (unknown.kind, unknown.bytes) == ("socket", None)
-    assert received({}, 11, 1000, (STORE,)) == [STORE]
-    why = why_not_judged(with_unseen(WHOLE, 1000, (unknown,)), (unknown,))
-    assert why == "bytes were received through sockets from peers that the trace does not show"
+@pytest.mark.parametrize(
+    ("peers", "unknown", "seen", "expected"),
+    [
+        ({"10.0.0.1:9000": 700}, 0, (SHARD, STORE), [SHARD, replace(STORE, bytes=700)]),
+        ({"10.0.0.1:9000": 500}, 0, (STORE,), [STORE]),
+        ({"10.0.0.2:80": 1}, 0, (), [Unseen(kind="socket", name="10.0.0.2:80", bytes=1)]),
+        # Bytes from nobody knows where matter from a hundredth on, unless a peer is known.
+        ({}, 10, (), []),
+        ({}, 11, (), [NOBODY]),
+        ({}, 11, (STORE,), [STORE]),
+    ],
+)
+def test_a_trace_and_the_watch_count_each_peer_once(
+    peers: dict[str, int], unknown: int, seen: tuple[Unseen, ...], expected: list[Unseen]
+) -> None:
+    assert received(peers, unknown, 1000, seen) == expected

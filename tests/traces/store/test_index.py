@@ -1,13 +1,10 @@
-"""The index says where the operations of each rank are: held against the rows as another reader finds them."""
+"""The index: where the operations of each rank are, and counts of them, held against the rows as others find them."""
 
 from __future__ import annotations
 
 import pickle
-import re
-import shutil
-import subprocess
-import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,12 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import OPS, USAGE_SCHEMA
 from dxt_replay.traces.store import writer as writer_home
 from dxt_replay.traces.store.checks import read_info
-from dxt_replay.traces.store.index import INDEX_NAME
+from dxt_replay.traces.store.index import INDEX_NAME, UsageCounter
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
-from tests.capture_builder import Op, Span, build_capture, ops_table, read
+from tests.capture_builder import Op, Span, build_capture, ops_table, read, with_counts_of
 from tests.examples import examples
 
 Stretch = tuple[str, int, int, int, int, int, int]
@@ -76,6 +74,9 @@ def test_every_rank_is_where_the_index_says(
         write_capture_info(path, read_info(path))
         assert stored(path) == stretches(path)
         assert_ranks(open_capture(path), sizes, ops)
+        with pytest.MonkeyPatch.context() as told:
+            told.setattr(Capture, "operations", lambda *_, **__: pytest.fail("counted, although the index has it"))
+            list(map(open_capture(path).usage, range(len(sizes))))
         (path / INDEX_NAME).unlink()
         assert_ranks(open_capture(path), sizes, ops)
 
@@ -132,25 +133,6 @@ def test_several_writers_make_one_index(tmp_path: Path) -> None:
     assert lengths == [[0], [1], [2], [3]]
 
 
-@pytest.mark.parametrize("change", ["gone", "more", "shorter"])
-def test_parts_that_are_not_those_of_the_index_are_named(tmp_path: Path, change: str) -> None:
-    path = build_capture(tmp_path, files=["/a"], ops=[read(0)]).path
-    part = path / "ops" / "part-0000000-0000.parquet"
-    if change == "gone":
-        part.unlink()
-    elif change == "more":
-        (path / "ops" / "part-0000001-0000.parquet").write_bytes(part.read_bytes())
-    else:
-        part.write_bytes(part.read_bytes()[:-1])
-    expected = {
-        "gone": "lacks part-0000000",
-        "more": "does not list .*part-0000001",
-        "shorter": "does not have the size",
-    }
-    with pytest.raises(CaptureError, match=expected[change]):
-        open_capture(path)
-
-
 def test_a_row_group_of_many_ranks_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([4] * 50))
     reads: list[int] = []
@@ -166,43 +148,88 @@ def test_a_row_group_of_many_ranks_is_read_once(tmp_path: Path, monkeypatch: pyt
     assert reads == [0]
 
 
+ROWS = st.builds(
+    Op,
+    op=st.sampled_from([op for op in OPS if op != "rename"]),
+    file_id=st.integers(0, 3),
+    lane=st.integers(0, 2),
+    api=st.sampled_from(["POSIX", "STDIO"]),
+    offset=st.integers(-1, 100),
+    length=st.integers(0, 50),
+    start_ns=st.integers(0, 1000),
+)
+
+
+@given(st.lists(ROWS, min_size=1), st.integers(1, 10))
+def test_counts_are_those_of_the_rows_however_they_come(ops: list[Op], cut: int) -> None:
+    table = ops_table([replace(op, rank=5) for op in ops])
+    counter = UsageCounter()
+    for begin in range(0, len(ops), cut):
+        counter.add(table.slice(begin, cut))
+    counted = counter.table()
+    assert counted.schema.equals(USAGE_SCHEMA)
+    found = {
+        (row["lane"], row["op"], row["api"], row["file_id"]): (row["operations"], row["least_length"], row["reach"])
+        for row in counted.to_pylist()
+    }
+    keys = Counter((op.lane, op.op, op.api, op.file_id) for op in ops)
+    assert found.keys() == keys.keys()
+    for key, count in keys.items():
+        rows = [op for op in ops if (op.lane, op.op, op.api, op.file_id) == key]
+        reach = max(max(op.offset, 0) + op.length for op in rows)
+        assert found[key] == (count, min(op.length for op in rows), reach)
+    assert set(counted["rank"].to_pylist()) == {5}
+
+
+def test_stale_counts_of_many_ranks_at_once_are_counted_again(tmp_path: Path) -> None:
+    """As many operations in all, but not of each rank."""
+    files = ["/a"]
+    capture = build_capture(tmp_path, ops=[Op("read", 0, rank=rank) for rank in (0, 0, 1, 1)], files=files)
+    stale = build_capture(tmp_path, ops=[Op("read", 0, rank=rank) for rank in (0, 1, 1, 1)], files=files, name="stale")
+    again = with_counts_of(capture, stale)
+    found = [(row["rank"], row["operations"]) for table in again.usages() for row in table.to_pylist()]
+    assert found == [(0, 2), (1, 2)]
+
+
+def test_parts_that_are_not_those_of_the_index_are_named(tmp_path: Path) -> None:
+    path = build_capture(tmp_path, files=["/a"], ops=[read(0)]).path
+    part, more = (path / "ops" / f"part-000000{number}-0000.parquet" for number in (0, 1))
+    whole = part.read_bytes()
+    for here, data, expected in (
+        (more, whole, "does not list .*part-0000001"),
+        (part, whole[:-1], "does not have the size"),
+        (part, None, "lacks part-0000000"),
+    ):
+        here.write_bytes(data) if data else here.unlink()
+        with pytest.raises(CaptureError, match=expected):
+            open_capture(path)
+        more.unlink(missing_ok=True)
+
+
 def test_other_readers_learn_units_version_order_and_identity(tmp_path: Path) -> None:
-    ops, spans = rows_of([3, 3]), [Span("step", 0, 9, step=0)]
-    paths = [build_capture(tmp_path, files=["/a", "/b", "/c"], ops=ops, spans=spans, name=name).path for name in "ab"]
+    identities = []
+    for name, last in (("a", 3), ("b", 3), ("c", 4)):
+        spans = [Span("step", 0, 9, step=0)]
+        path = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([3, last]), spans=spans, name=name).path
+        identities.append(pq.read_metadata(path / INDEX_NAME).metadata[b"dxt_replay.capture_id"])
+    assert identities[0] == identities[1] != identities[2]
     for name, order in (("ops/part-0000000-0000.parquet", [0, 7]), ("spans.parquet", [0, 5]), ("files.parquet", [0])):
-        footer = pq.read_metadata(paths[0] / name)
+        footer = pq.read_metadata(path / name)
         assert footer.metadata[b"dxt_replay.schema_version"] == b"5"
         assert footer.metadata[b"dxt_replay.units"].startswith(b"times: ns")
         assert [column.column_index for column in footer.row_group(0).sorting_columns] == order
-    identities = [pq.read_metadata(path / INDEX_NAME).metadata[b"dxt_replay.capture_id"] for path in paths]
-    other = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([3, 4]), spans=spans, name="c").path
-    identities.append(pq.read_metadata(other / INDEX_NAME).metadata[b"dxt_replay.capture_id"])
-    assert identities[0] == identities[1] != identities[2]
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_a_worker_asks_the_file_system_for_the_parts_that_it_reads_alone(tmp_path: Path) -> None:
+def test_a_worker_looks_at_no_part_but_those_that_it_reads(tmp_path: Path) -> None:
     path = build_capture(tmp_path, files=["/a", "/b", "/c"], ranks=range(5)).path
     ops = rows_of([20] * 5)
     for rank in range(5):  # as five processes write it
         with OpsWriter(path) as writer:
             writer.write(ops_table([op for op in ops if op.rank == rank]))
     write_capture_info(path, read_info(path))
-    assert len(list((path / "ops").iterdir())) == 5
-    sent = tmp_path / "sent"
-    sent.write_bytes(pickle.dumps(open_capture(path)))
-    work = (
-        f"import pickle; found = pickle.load(open({str(sent)!r}, 'rb')); "
-        "print(sum(batch.num_rows for batch in found.operations(3)), found.operation_count())"
-    )
-    trace = tmp_path / "trace"
-    done = subprocess.run(
-        ["strace", "-f", "-e", "trace=%file,getdents64", "-o", str(trace), sys.executable, "-c", work],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["20", "100"]
-    calls = [line for line in trace.read_text().splitlines() if str(path / "ops") in line]
-    assert {name for line in calls for name in re.findall(r"part-[0-9-]+", line)} == {"part-0000003-0000"}
-    assert not any("O_DIRECTORY" in line for line in calls)
+    sent = pickle.dumps(open_capture(path))
+    for part in (path / "ops").iterdir():
+        if "part-0000003" not in part.name:
+            part.unlink()
+    found = pickle.loads(sent)
+    assert (sum(batch.num_rows for batch in found.operations(3)), found.operation_count()) == (20, 100)

@@ -8,14 +8,14 @@ import resource
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dxt_replay.replay.target.stage import plan_stage
-from dxt_replay.traces.errors import DxtReplayError, TargetError, UnreadableError
+from dxt_replay.traces.errors import TargetError, UnreadableError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import OpsWriter, begin_capture
@@ -25,26 +25,11 @@ from tests.places import open_below
 NOBODY = 65534
 
 
-def _answer(work: Callable[..., None], arguments: tuple[Any, ...], answer: Connection) -> None:
-    try:
-        work(*arguments)
-    except DxtReplayError as error:
-        answer.send((type(error), str(error)))
-    except BaseException as error:
-        answer.send((type(error), f"not an error of ours: {error}"))
-    else:
-        answer.send((None, ""))
-
-
 def elsewhere(work: Callable[..., None], *arguments: Any) -> tuple[type | None, str]:
     """What a function raised in a process of its own, which may give up rights."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_answer, args=(work, arguments, there))
-    process.start()
-    there.close()
-    answer: tuple[type | None, str] = here.recv()
-    process.join()
-    return answer
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        error = pool.submit(work, *arguments).exception()
+    return (None, "") if error is None else (type(error), str(error))
 
 
 def _write_with_limits(folder: Path, limits: range) -> None:

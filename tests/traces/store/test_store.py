@@ -1,10 +1,13 @@
-"""The store: what is written comes back bit for bit, and what is damaged is told, not guessed."""
+"""What is written comes back bit for bit, for any reader; lanes, and what two captures are to each other."""
+
+from __future__ import annotations
 
 import dataclasses
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,26 +15,51 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import (
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    INDEX_SCHEMA,
+    LANES_SCHEMA,
+    OPS_SCHEMA,
     ORIGINS,
+    SCHEMA_VERSION,
+    SPANS_SCHEMA,
+    USAGE_SCHEMA,
+    VOCABULARY,
     CaptureInfo,
     Coverage,
     Job,
     RankClock,
     Source,
-    codes,
 )
-from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.relation import Relation, relation_of
 from dxt_replay.traces.store.writer import (
     OpsWriter,
+    create_capture,
+    lanes_with_facts,
     write_capture_info,
+    write_files,
+    write_lanes,
+    write_spans,
+    written_lanes,
 )
-from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
+from tests.capture_builder import (
+    File,
+    Op,
+    Span,
+    build_capture,
+    files_table,
+    lanes_table,
+    ops_table,
+    read,
+    spans_table,
+    write,
+)
 from tests.examples import examples
-
-INT63 = st.integers(0, 2**62)
-PLACES = st.integers(0, 2**62 - 1)  # a file's size, the sum of two, is an int64 too
-DURATIONS = st.integers(0, 2**40)
+from tests.places import ROOT
 
 
 def lasting(duration_ns: int, start_ns: int, **columns: Any) -> Op:
@@ -41,16 +69,16 @@ def lasting(duration_ns: int, start_ns: int, **columns: Any) -> Op:
 OPERATIONS = st.lists(
     st.builds(
         lasting,
-        DURATIONS,
+        st.integers(0, 2**40),
         file_id=st.integers(0, 2),
         rank=st.integers(0, 4),
         lane=st.integers(0, 3),
-        offset=PLACES,
-        length=PLACES,
+        offset=st.integers(0, 2**62 - 1),
+        length=st.integers(0, 2**62 - 1),
         start_ns=st.integers(-(2**40), 2**60),
         step=st.integers(-1, 1000),
         api=st.sampled_from(["POSIX", "MPIIO", "HDF5"]),
-        due_ns=st.none() | INT63,
+        due_ns=st.none() | st.integers(0, 2**62),
         result=st.none() | st.integers(-133, 2**62),
         origin=st.sampled_from(ORIGINS),
         feeds=st.none() | st.integers(0, 2**31 - 1),
@@ -98,107 +126,139 @@ def test_files_spans_and_info_come_back(tmp_path):
     assert capture.time_span_ns == (0, 1000)
 
 
-def write_one_by_one(path, rows):
-    with OpsWriter(path) as writer:
-        for row in rows:
-            writer.write(ops_table([row]))
+OPS = [
+    read(0, rank=rank, lane=lane, start_ns=10 * lane + start) for rank in (0, 3) for lane in (0, 2) for start in (0, 5)
+]
+
+
+def build(folder: Path, facts: pa.Table) -> Capture:
+    path = folder / "test.capture"
+    create_capture(path)
+    for rank in (0, 3):  # two writers, as two processes have them
+        with OpsWriter(path, row_group_rows=3) as writer:
+            writer.write(ops_table(op for op in OPS if op.rank == rank))
+    write_files(path, files_table(["/a"], OPS))
+    write_spans(path, spans_table([]))
+    assert [column.tolist() for column in written_lanes(path)] == [[0, 0, 3, 3], [0, 2, 0, 2]]
+    write_lanes(path, facts)
+    write_capture_info(path, CaptureInfo(job=Job(nprocs=4, run_time_s=1.0), ranks=(0, 1, 3)))
+    return open_capture(path)
+
+
+def test_each_lane_with_operations_has_one_row_and_no_other(tmp_path: Path) -> None:
+    told = [
+        (3, 2, "b", 9, "worker"), (0, 0, "a", 7, "main"), (0, 1, "a", 8, "thread"), (1, 0, "a", 8, None),
+        (0, 0, "late", 1, "reader"),
+    ]  # fmt: skip
+    capture = build(tmp_path, lanes_table(told))
+    assert [tuple(row.values()) for row in capture.lanes.to_pylist()] == [
+        (0, 0, "a", 7, 7, "main"),
+        (0, 2, None, None, None, None),
+        (3, 0, None, None, None, None),
+        (3, 2, "b", 9, 9, "worker"),
+    ]
+    assert "lanes.parquet" in capture.info.digests
+    assert part_of(capture, Part(ranks=(3,))).lanes["lane"].to_pylist() == [0, 2]
+    only = lanes_with_facts(capture.lanes, ["role"])
+    assert only["host"].null_count == only["pid"].null_count == only.num_rows
+    assert only["role"].to_pylist() == ["main", None, None, "worker"]
+
+
+@pytest.mark.parametrize("facts", [LANES_SCHEMA.empty_table(), lanes_table([(0, 0, None, None, None)])])
+def test_where_nothing_is_known_there_is_no_table(facts: pa.Table, tmp_path: Path) -> None:
+    capture = build(tmp_path, facts)
+    assert not (capture.path / "lanes.parquet").exists()
+    assert capture.lanes.equals(LANES_SCHEMA.empty_table())
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(0, 0, "a", 1, None), (0, 0, "b", 2, None)], "two rows of one lane"),
+        ([(2, 0, "a", 1, None)], "a rank that capture.json does not list"),
+        ([(0, -1, "a", 1, None)], "below 0"),
+    ],
+)
+def test_damage_is_named(
+    rows: list[tuple[int, int, str | None, int | None, str | None]], message: str, tmp_path: Path
+) -> None:
+    capture = build(tmp_path, lanes_table([(0, 0, "a", 7, "main")]))
+    pq.write_table(lanes_table(rows), capture.path / "lanes.parquet")
+    with pytest.raises(CaptureError, match=message):
+        _ = open_capture(capture.path).lanes
+
+
+LOG, OTHER_LOG = (Source(name="job.darshan", sha256=each * 32, kind="darshan") for each in ("ab", "cd"))
+
+
+def made(folder: Path, name: str, length: int = 1, sources: tuple[Source, ...] = (), **keywords: object) -> Capture:
+    info = CaptureInfo(job=Job(nprocs=1, run_time_s=length), ranks=(0,), sources=sources)
+    return build_capture(folder, name=name, files=["/a"], ops=[read(0, length=length)], info=info, **keywords)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("columns", [{"rank": 0, "start_ns": 1}, {"rank": 1, "start_ns": 9}])
-def test_rows_out_of_order_are_refused(tmp_path, columns):
-    rows = [read(0, rank=0, start_ns=5), read(0, **columns), read(0, rank=0, start_ns=10)]
+def test_rows_out_of_order_are_refused_and_leave_no_part(tmp_path: Path, columns: dict[str, int]) -> None:
+    def write_one_by_one() -> None:
+        with OpsWriter(tmp_path) as writer:
+            for row in (read(0, start_ns=5), read(0, **columns), read(0, start_ns=10)):
+                writer.write(ops_table([row]))
+
     with pytest.raises(CaptureError):
-        write_one_by_one(tmp_path, rows)
+        write_one_by_one()
     assert not list((tmp_path / "ops").iterdir())
 
 
-def test_a_newer_schema_is_refused_by_name(tmp_path):
-    capture = build_capture(tmp_path, ops=[read(0)], files=["/a"])
-    file = capture.path / "capture.json"
-    data = json.loads(file.read_text())
-    data["schema_version"] = 99
-    file.write_text(json.dumps(data))
-    with pytest.raises(CaptureError, match="schema version 99"):
-        open_capture(capture.path)
-
-
 @pytest.mark.parametrize("part", ["capture.json", "files.parquet", "spans.parquet", "ops"])
-def test_a_missing_part_is_named(tmp_path, part):
-    capture = build_capture(tmp_path, ops=[read(0)], files=["/a"])
-    missing = capture.path / part
-    missing.rename(tmp_path / "elsewhere")
-    with pytest.raises(CaptureError, match=part.split(".", maxsplit=1)[0]):
-        open_capture(capture.path)
-
-
-@pytest.mark.parametrize("part", ["files.parquet", "spans.parquet", "ops", "capture.json"])
-def test_a_truncated_part_is_told(tmp_path, part):
+def test_a_part_that_is_cut_or_missing_is_told(tmp_path: Path, part: str) -> None:
     capture = build_capture(tmp_path, ops=[read(0), write(0, length=3)], files=["/a"], spans=[Span("step", 0, 1)])
     file = next((capture.path / part).glob("*.parquet")) if part == "ops" else capture.path / part
     whole = file.read_bytes()
     for keep in range(0, len(whole) - 2, max(1, len(whole) // 25)):
         file.write_bytes(whole[:keep])
         with pytest.raises(CaptureError):
-            open_capture(capture.path).spans  # noqa: B018
-
-
-def test_a_part_that_vanished_is_noticed(tmp_path):
-    capture = build_capture(tmp_path, ops=[read(0), read(0, rank=1)], files=["/a"])
-    info = CaptureInfo(job=capture.info.job, ranks=(0, 1), made_by={"operations_stored": 3})
-    write_capture_info(capture.path, info)
-    with pytest.raises(CaptureError, match="2 of 3 operations"):
+            _ = open_capture(capture.path).spans
+    (capture.path / part).rename(tmp_path / "elsewhere")
+    with pytest.raises(CaptureError, match=part.split(".", maxsplit=1)[0]):
         open_capture(capture.path)
 
 
-def test_codes_translate_foreign_dictionaries():
-    column = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1], pa.int8()), pa.array(["write", "read"]))
-    assert codes(pa.table({"op": column}), "op").tolist() == [2, 3, 2]
+def test_other_readers_find_exactly_the_operations(tmp_path: Path) -> None:
+    ops = [read(i % 2, rank=rank, start_ns=i, offset=8 * i, length=8, result=8) for rank in (0, 3) for i in range(10)]
+    capture = build_capture(tmp_path, ops=[*ops, write(1, rank=3, start_ns=99)], files=["/a", "/b"])
+    frame = pd.read_parquet(capture.path / "ops")
+    assert list(frame.columns) == OPS_SCHEMA.names
+    assert len(frame) == capture.operation_count() == 21
+    assert all(
+        pd.api.types.is_integer_dtype(frame[each.name])
+        for each in OPS_SCHEMA
+        if str(each.type) == "int64" and not each.nullable
+    )
+    duckdb = pytest.importorskip("duckdb")
+    found = duckdb.sql(f"select count(*), sum(length) from read_parquet('{capture.path}/ops/*.parquet')").fetchall()
+    assert found == [(21, 160)]
 
 
-def as_version_1(capture):
-    """Rewrite a capture as release 0.1.0 wrote it: seven operations, no column `offsets`, schema version 1."""
-    operations = ("open", "close", "read", "write", "stat", "sync", "seek")
-    for part in (capture.path / "ops").glob("*.parquet"):
-        table = pq.read_table(part)
-        op = pa.DictionaryArray.from_arrays(pa.array(codes(table, "op")), pa.array(operations))
-        pq.write_table(table.set_column(table.schema.get_field_index("op"), "op", op), part)
-    (capture.path / "index.parquet").unlink()
-    files = pq.read_table(capture.path / "files.parquet").drop_columns("offsets")
-    pq.write_table(files, capture.path / "files.parquet")
-    info = json.loads((capture.path / "capture.json").read_text())
-    (capture.path / "capture.json").write_text(json.dumps(info | {"schema_version": 1}))
+def test_the_description_names_every_column_version_and_name() -> None:
+    text = (ROOT / "docs" / "capture-format.md").read_text(encoding="utf-8")
+    schemas = (OPS_SCHEMA, FILES_SCHEMA, SPANS_SCHEMA, HDF5_SCHEMA, INDEX_SCHEMA, USAGE_SCHEMA, LANES_SCHEMA)
+    names = {name for each in (*(schema.names for schema in schemas), *VOCABULARY.values()) for name in each}
+    assert not {name for name in names if f"`{name}`" not in text}
+    assert all(f"| {version} |" in text for version in range(1, SCHEMA_VERSION + 1))
 
 
-def test_a_capture_of_version_1_is_read(tmp_path):
-    ops = [read(0, length=5, start_ns=1), write(1, length=7, start_ns=2), Op("seek", 0, start_ns=3)]
-    written = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
-    before = [batch.to_pylist() for batch in written.operations()]
-    as_version_1(written)
-    capture = open_capture(written.path)
-    assert capture.info.schema_version == 1
-    assert [batch.to_pylist() for batch in capture.operations()] == before
-    assert capture.files["offsets"].null_count == capture.files.num_rows == 2
-    assert capture.paths() == ["/a", "/b"]
-
-
-@pytest.mark.parametrize("name", ["files.parquet", "ops/part-0000000-0000.parquet", "spans.parquet"])
-def test_two_columns_of_one_name_are_damage(tmp_path: Path, name: str) -> None:
-    capture = build_capture(tmp_path, ops=[read(0, length=1)], files=["/a"], spans=[Span("step", 0, 9, step=0)])
-    table = pq.ParquetFile(capture.path / name).read()
-    pq.write_table(table.append_column("twin", table[0]).append_column("twin", table[0]), capture.path / name)
-    (capture.path / "index.parquet").unlink()
-    with pytest.raises(CaptureError, match="two columns 'twin'"):
-        assert open_capture(capture.path).spans
-
-
-@pytest.mark.parametrize("length", [20 << 20, 100 << 20])
-def test_a_name_that_fills_the_memory_is_damage(tmp_path: Path, length: int) -> None:
-    """The longer one is a few kB in the file; it is refused by what the footer says, before it is unpacked."""
-    capture = build_capture(tmp_path, ops=[read(0, length=1)], files=["/a"])
-    path = capture.path / "files.parquet"
-    table = pq.ParquetFile(path).read()
-    place = table.schema.get_field_index("path")
-    long = pa.array([b"x" * length], table.schema.field(place).type)
-    pq.write_table(table.set_column(place, table.schema.field(place), long), path, compression="zstd")
-    with pytest.raises(CaptureError, match=r"is damaged: (a text|it claims)"):
-        open_capture(capture.path)
+def test_what_two_captures_are_to_each_other(tmp_path: Path) -> None:
+    source = made(tmp_path, "source", sources=(LOG,))
+    replay, other = made(tmp_path, "replay", replay_of=source), made(tmp_path, "other", sources=(OTHER_LOG,))
+    copy = open_capture(shutil.copytree(source.path, tmp_path / "copy.capture"))
+    for one, second, expected in (
+        (source, replay, Relation.REPLAY),
+        (replay, source, Relation.REVERSED),
+        (replay, made(tmp_path, "again", length=2, replay_of=source), Relation.BOTH_REPLAYS),
+        (source, source, Relation.SAME),
+        (source, copy, Relation.SAME),
+        (source, made(tmp_path, "merged again", length=3, sources=(LOG,)), Relation.SAME),
+        (source, other, Relation.DIFFERENT),
+        (source, made(tmp_path, "its replay", replay_of=other), Relation.DIFFERENT),
+        (made(tmp_path, "one"), made(tmp_path, "two"), Relation.DIFFERENT),  # equal, but of no source
+    ):
+        assert relation_of(one, second) is expected
