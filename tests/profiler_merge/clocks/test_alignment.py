@@ -1,7 +1,4 @@
-"""Clocks of logs beside profiles, and the rank of each profile: made ones, and recorded ones held against anchors."""
-
-import gzip
-import json
+"""Clocks of logs beside profiles, the rank of each profile, and profiles of another run: made and recorded ones."""
 
 import numpy as np
 import pytest
@@ -17,6 +14,7 @@ from dxt_replay.profiler_merge.clocks.offsets import align_nesting
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
 from dxt_replay.profiler_merge.darshan.jobs import open_job
 from dxt_replay.profiler_merge.given_files import find_profiles
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.rank_rows import read_log_rows
 from dxt_replay.traces.errors import AlignmentError, ProfileError
@@ -26,7 +24,7 @@ from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters
 from tests.places import CAPTURES, recorded
 from tests.xplane_writer import START_NS, Event, Line, profile
 
-MS, BATCH = 1_000_000, 16
+MS = 1_000_000
 START_S = START_NS // 10**9
 READS_AT_S = {rank: np.sort(np.random.default_rng(rank).uniform(1, 7, 25)) for rank in (0, 1)}
 DELTA_NS = 7_000_000
@@ -93,30 +91,27 @@ def anchor_marks(rank, pid):
     ]  # fmt: skip
 
 
-def test_the_anchor_file_of_the_pid_decides(tmp_path):
-    job = job_log(tmp_path, anchors=True)
-    # The rank in the annotation is wrong and the path says 0: the pid's file was written by rank 1.
-    path = profile_file(tmp_path / "rank0/vm.xplane.pb", lines=[step_line(*anchor_marks(0, 501))])
-    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
-
-
-def test_the_path_decides_when_nothing_else_does(tmp_path):
-    job = job_log(tmp_path)
-    path = profile_file(tmp_path / "rank_1/plugins/vm.xplane.pb", lines=[step_line()])
-    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
-
-
-def test_a_profile_that_no_rule_places_is_named(tmp_path):
-    path = profile_file(tmp_path / "somewhere/vm.xplane.pb", lines=[step_line()])
-    mapped = map_profiles([(path,)], job_log(tmp_path))
-    assert mapped.by_rank == {}
-    assert str(path) in mapped.warnings[0]
-
-
-def test_two_profiles_of_one_rank_are_refused(tmp_path):
-    paths = [profile_file(tmp_path / run / "rank1/vm.xplane.pb", lines=[step_line()]) for run in ("a", "b")]
-    with pytest.raises(ProfileError, match="both of rank 1"):
-        map_profiles([(path,) for path in paths], job_log(tmp_path))
+@pytest.mark.parametrize(
+    ("place", "pid", "rank"),
+    [
+        # The rank in the annotation is wrong and the path says 0: the pid's file was written by rank 1.
+        ("rank0/vm.xplane.pb", 501, 1),
+        ("rank_1/plugins/vm.xplane.pb", None, 1),  # the path decides when nothing else does
+        ("somewhere/vm.xplane.pb", None, None),
+    ],
+)
+def test_the_rank_of_a_profile(tmp_path, place, pid, rank):
+    job = job_log(tmp_path, anchors=pid is not None)
+    path, again = (
+        profile_file(tmp_path / folder / place, lines=[step_line(*(anchor_marks(0, pid) if pid else ()))])
+        for folder in ("a", "b")
+    )
+    found = map_profiles([(path,)], job)
+    assert found.by_rank == ({} if rank is None else {rank: (path,)})
+    assert rank is not None or str(path) in found.warnings[0]
+    if rank is not None:
+        with pytest.raises(ProfileError, match="both of rank 1"):
+            map_profiles([(path,), (again,)], job)
 
 
 def first_rank(job):
@@ -129,20 +124,13 @@ def test_each_method_finds_the_offset_it_can(tmp_path, method, used):
     job = job_log(tmp_path, anchors=True)
     path = profile_file(tmp_path / "p/vm.xplane.pb", lines=[step_line(*anchor_marks(0, 500)), reading_line(0)])
     alignment, notes = align_rank(*first_rank(job), read_profile([path]), parse_method(method), 0)
-    assert alignment.method == used
-    assert not notes
-    low, high = alignment.interval_ns
-    assert low <= -DELTA_NS <= high
-
-
-def test_auto_says_why_it_fell_back_to_the_wall_clock(tmp_path):
-    path = profile_file(tmp_path / "p/vm.xplane.pb", lines=[step_line()])
-    job = job_log(tmp_path)
-    alignment, notes = align_rank(*first_rank(job), read_profile([path]), "auto", 0)
-    assert alignment.method == "wall"
-    assert "anchor" in notes[0]
+    assert (alignment.method, notes) == (used, [])
+    assert alignment.interval_ns[0] <= -DELTA_NS <= alignment.interval_ns[1]
+    bare, job = read_profile([profile_file(tmp_path / "b/vm.xplane.pb", lines=[step_line()])]), job_log(tmp_path)
+    alignment, (note,) = align_rank(*first_rank(job), bare, "auto", 0)
+    assert (alignment.method, "anchor" in note) == ("wall", True)
     with pytest.raises(AlignmentError, match="rank 0"):
-        align_rank(*first_rank(job), read_profile([path]), "anchors", 0)
+        align_rank(*first_rank(job), bare, "anchors", 0)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +176,7 @@ def test_nesting_is_right_or_refuses_on_real_captures(folder):
         assert not truth.evidence
         sure = folder.name in ("imagenet", "cosmoflow", "cosmoflow_threads")
         reads = rows[rows["op"] == READ]
-        times = [
-            reads["start_ns"] + log.clock.start_ns,
-            reads["end_ns"] + log.clock.start_ns,
-            np.zeros(len(reads), int),
-        ]
+        times = [*(reads[name] + log.clock.start_ns for name in ("start_ns", "end_ns")), np.zeros(len(reads), int)]
         for _, start_ns, end_ns in nesting_events(made):
             for window in ({}, {"window_ns": None}) if sure else ({},):
                 try:
@@ -249,64 +233,89 @@ def test_reads_of_the_training_thread_place_the_clock(tmp_path, loader):
         align_nesting(with_others, events, least=EXCLUSIVE)
 
 
-@pytest.mark.parametrize("name", ["torch_hdf5", "torch_eval", "torch_mmap/pread"])
-def test_recorded_jobs_without_their_anchors_agree_with_the_anchors(tmp_path, name):
-    folder = recorded(f"captures/{name}")
-    logs = open_job(sorted((folder / "logs").glob("*.darshan")))
-    profiles = find_profiles(folder / "profile")
-    log = read_log_rows(logs.processes[0].log)
-    for place, rank in enumerate(log.ranks.tolist()):
-        rows, profile = log.of_rank(place), read_profile([profiles[rank]])
-        truth, _ = align_rank(rows, log.clock, profile, "anchors", rank)
-        bare = read_profile([without_anchors(profiles[rank], tmp_path)])
-        found, notes = align_rank(rows, log.clock, bare, "auto", rank)
-        assert (found.method, notes) == ("nesting", [])
-        assert found.interval_ns[0] <= truth.offset_ns <= found.interval_ns[1]
-        assert found.residual_ns < 200_000
-
-
-def without_anchors(path, folder):
-    with gzip.open(path) as file:
-        trace = json.load(file)
-    trace["traceEvents"] = [event for event in trace["traceEvents"] if "dxt_anchor" not in event["name"]]
-    made = folder / path.name
-    made.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
-    return made
-
-
-@pytest.mark.skipif(not (CAPTURES / "torch_images").is_dir(), reason="no recorded captures beside this checkout")
-def test_no_recorded_batch_is_read_after_it_was_fetched_or_before_it_was_asked_for():
-    """The two workers of an epoch read 16 files a batch in turn, and may be four batches ahead."""
-    folder = CAPTURES / "torch_images"
-    job = open_job(sorted((folder / "logs").glob("*.darshan")))
-    (path,) = find_profiles(folder / "profile")
-    profile = read_profile([path])
-    rows = np.flatnonzero(profile.names_matching(r"enumerate.*Multi.*__next__")[profile.name])
-    asked, answered = np.sort(profile.start_ns[rows]), np.sort(profile.end_ns[rows])
-    placed = 0
-    for process in job.processes[1:]:
-        log = read_log_rows(process.log)
-        rows = log.rows
-        found = align_worker(rows, log.clock, profile)
-        if found is None:
-            continue
-        placed += 1
-        epoch, turn = divmod(process.worker - 1, 2)
-        first = (rows["offset"] == 0) & (rows["length"] > 0)
-        begin = rows["start_ns"][first][::BATCH] + process.log.job.start_ns
-        last = np.maximum.reduceat(rows["end_ns"][rows["length"] > 0], np.arange(0, first.sum(), BATCH))
-        fetch = epoch * 26 + 2 * np.arange(len(begin)) + turn
-        at_most = (answered[fetch] - last - process.log.job.start_ns).min()
-        at_least = (asked[fetch[2:] - 4] - begin[2:]).max()
-        assert at_least - 100_000 <= found.interval_ns[1]
-        assert at_most >= found.interval_ns[0]
-        assert found.residual_ns < 4 * MS
-    assert placed >= 6
-
-
 def test_a_rank_without_a_profile_leaves_its_workers_on_the_wall_clock():
     folder = recorded("captures/torch_eval")
     job = open_job(sorted((folder / "logs").glob("*.darshan")))
     log = read_log_rows(job.processes[1].log)
     assert align_worker(log.rows, log.clock, None) is None
     assert align_rank(log.rows, log.clock, None, "auto", 0)[0].method == "wall"
+
+
+def log_file(folder, *, start_s=START_S, host=b"node1", pid=500, nprocs=1):
+    """A job of 10 s whose rank 0 reads and sets two anchors."""
+    records = [
+        DxtRecord(record_id=1, reads=[(0, 10, 1.0, 1.5)], hostname=host),
+        DxtRecord(record_id=2, writes=[(64 * i, 64, 0.5 + i, 0.500002 + i) for i in range(2)], hostname=host),
+    ]
+    return write_dxt_log(
+        folder / "job.darshan",
+        records,
+        names={1: b"/data/a.tfrecord", 2: b"/run/dxt-anchor.node1.%d.bin" % pid},
+        job=JobSpec(nprocs=nprocs, start_s=start_s, start_ns=0, end_s=start_s + 10, end_ns=0),
+    )
+
+
+def anchored_profile(folder, *, pid=None, rank=0):
+    """One step of a second, with anchors of a process where one is named."""
+    stats = {"rank": rank, "pid": pid}
+    events = [Event(name="train", start_ns=10**9, duration_ns=10**9, stats={"step_num": 0})]
+    if pid is not None:
+        events += [
+            Event(name="dxt_anchor", start_ns=int((0.499 + i) * 1e9), duration_ns=5_000_000, stats={"i": i, **stats})
+            for i in range(2)
+        ]
+    path = folder / "node1.xplane.pb"
+    path.write_bytes(profile([Line(id=1, name="python", events=tuple(events))]))
+    return path
+
+
+HERE = {"pid": None}
+
+
+@pytest.mark.parametrize(
+    ("log", "given", "options", "said"),
+    [
+        ({}, {"pid": 777}, {}, ["its anchors are of process 777, those in the log of 500"]),
+        ({"start_s": START_S - 5000}, HERE, {}, ["it was recorded from", "the job ran from"]),
+        ({"host": b"node7"}, HERE, {}, ["of host node1, and the job ran on node7"]),
+        (
+            {"start_s": START_S - 5000, "host": b"node7"},
+            {"pid": 777, "rank": 3},
+            {},
+            ["process 777", "of rank 3", "recorded from", "host node1"],
+        ),
+        ({}, {"pid": 500}, {}, None),
+        ({"host": b"NODE1.cluster.org"}, HERE, {}, None),  # the full name of a host is the same
+        ({"start_s": START_S - 5000}, HERE, {"align": "5000"}, None),  # the user's word on the clock is taken
+    ],
+)
+def test_the_profile_of_another_run_is_refused(tmp_path, log, given, options, said):
+    arguments = [log_file(tmp_path, **log)], [anchored_profile(tmp_path, **given)], tmp_path / "a.capture"
+    if said is None:
+        made = merge(*arguments, MergeOptions(**options))
+        assert (made.info.clock[0].method == "anchors") == (given["pid"] == 500)
+        return
+    with pytest.raises(ProfileError, match="of another run") as caught:
+        merge(*arguments, MergeOptions(**options))
+    assert all(part in str(caught.value) for part in (str(arguments[1][0]), *said))
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not beside the checkout")
+def test_the_profile_of_another_real_run(tmp_path):
+    profiles = find_profiles(CAPTURES / "candle" / "profile")
+    with pytest.raises(ProfileError, match=r"of another run: its anchors are of process \d+"):
+        merge([CAPTURES / "imagenet" / "job.darshan"], profiles, tmp_path / "a.capture")
+
+
+@pytest.mark.parametrize("name", ["worker_0", "rank_3", "worker0_step_12", "graph_capture_rank_0", "node1_PID"])
+def test_a_pytorch_name_is_a_host_where_its_number_is_a_process_of_its_events(tmp_path, name):
+    steps = [kineto.mark(number, 10**9 * number, 10**9 * number + 9 * 10**8) for number in range(1, 4)]
+    path = tmp_path / f"{name.replace('PID', str(kineto.PID))}.1694128201545.pt.trace.json"
+    kineto.write(path, steps, start_ns=START_NS)
+    log = log_file(tmp_path, host=b"x3105c0s19b1n0")
+    if "PID" in name:
+        with pytest.raises(ProfileError, match="it is of host node1, and the job ran on x3105c0s19b1n0"):
+            merge([log], [path], tmp_path / "a.capture")
+    else:
+        made = merge([log], [path], tmp_path / "a.capture", MergeOptions(align="wall"))
+        assert made.info.sources[1].name == path.name

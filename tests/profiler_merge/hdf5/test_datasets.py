@@ -18,7 +18,6 @@ from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.schema import HDF5_SCHEMA
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.traces.store.writer import create_capture
 from tests.darshan_writer import DxtRecord, ModuleSpec, encode_counters, write_dxt_log
 
 FILE, DATASET, OTHER = 71, 72, 73
@@ -52,42 +51,32 @@ def log_of(folder: Path, recorded: bytes, *rows: dict[str, Any], version: int = 
     return write_dxt_log(folder / "job.darshan", [record], names=names, extra_modules={"H5D": module})
 
 
-def test_records_tell_chunks_slowest_dimension_first(tmp_path: Path) -> None:
-    row = h5d_row(
-        DATASET, DATASPACE_NDIMS=3, DATASPACE_NPOINTS=4000, DATATYPE_SIZE=4,
-        CHUNK_SIZE_D1=64, CHUNK_SIZE_D2=32, CHUNK_SIZE_D3=10,
-    )  # fmt: skip
-    log = log_of(tmp_path, b"/d/x.h5", row, {**row, "rank": 1})
-    merge([log], [], tmp_path / "c.capture")
-    (found,) = open_capture(tmp_path / "c.capture").hdf5.to_pylist()
-    assert found["chunk_shape"] == [10, 32, 64]
-    assert (found["dataset"], found["type_size"], found["points"]) == ("/plain", 4, 4000)
-    assert found["chunk_offset"] is None
-    assert found["filters"] is None
+CHUNKED = {"CHUNK_SIZE_D1": 64, "CHUNK_SIZE_D2": 32, "CHUNK_SIZE_D3": 10}
 
 
 @pytest.mark.parametrize(
-    ("counters", "expected"),
+    ("version", "counters", "chunks"),
     [
-        ({"DATASPACE_NDIMS": 2}, []),
-        ({"DATASPACE_NDIMS": 2, "CHUNK_SIZE_D1": 5}, None),
-        ({"DATASPACE_NDIMS": 6, "CHUNK_SIZE_D1": 5, "CHUNK_SIZE_D2": 5}, None),
+        (2, {"DATASPACE_NDIMS": 3, **CHUNKED}, [10, 32, 64]),  # slowest dimension first
+        (2, {"DATASPACE_NDIMS": 2}, []),
+        (2, {"DATASPACE_NDIMS": 2, "CHUNK_SIZE_D1": 5}, None),
+        (2, {"DATASPACE_NDIMS": 6, "CHUNK_SIZE_D1": 5, "CHUNK_SIZE_D2": 5}, None),
+        (1, {"DATASPACE_NDIMS": 1}, []),  # names the file by the dataset
     ],
 )
-def test_contiguous_and_incomplete_records(tmp_path: Path, counters: dict[str, int], expected: object) -> None:
-    row = h5d_row(DATASET, DATASPACE_NPOINTS=10, DATATYPE_SIZE=4, **counters)
-    unused = h5d_row(OTHER, OPENS=1)
-    merge([log_of(tmp_path, b"/d/x.h5", row, unused)], [], tmp_path / "c.capture")
-    (found,) = open_capture(tmp_path / "c.capture").hdf5.to_pylist()
-    assert found["chunk_shape"] == expected
-
-
-def test_version_1_names_the_file_by_the_dataset(tmp_path: Path) -> None:
-    row = h5d_row(DATASET, DATASPACE_NDIMS=1, DATASPACE_NPOINTS=10, DATATYPE_SIZE=4)
-    del row["file_id"]
-    merge([log_of(tmp_path, b"/d/x.h5", row, version=1)], [], tmp_path / "c.capture")
+def test_records_tell_datasets_and_their_chunks(
+    tmp_path: Path, version: int, counters: dict[str, int], chunks: list[int] | None
+) -> None:
+    row = h5d_row(DATASET, DATASPACE_NPOINTS=4000, DATATYPE_SIZE=4, **counters)
+    if version == 1:
+        del row["file_id"]
+    log = log_of(tmp_path, b"/d/x.h5", row, {**row, "rank": 1}, h5d_row(OTHER, OPENS=1), version=version)
+    merge([log], [], tmp_path / "c.capture")
     capture = open_capture(tmp_path / "c.capture")
-    assert capture.files["record_id"].to_pylist()[capture.hdf5["file_id"][0].as_py()] == FILE
+    (found,) = capture.hdf5.to_pylist()
+    assert capture.files["record_id"].to_pylist()[found["file_id"]] == FILE
+    assert (found["dataset"], found["type_size"], found["points"]) == ("/plain", 4, 4000)
+    assert (found["chunk_shape"], found["chunk_offset"], found["filters"]) == (chunks, None, None)
 
 
 def test_the_bundled_captures_know_their_datasets(tmp_path: Path) -> None:
@@ -95,8 +84,6 @@ def test_the_bundled_captures_know_their_datasets(tmp_path: Path) -> None:
     table = open_capture(tmp_path / "c.capture").hdf5
     assert {row["dataset"]: row["chunk_shape"] for row in table.to_pylist()} == {"/pixels": [1, 2048], "/labels": [512]}
     assert table.schema.equals(HDF5_SCHEMA)
-    create_capture(tmp_path / "c.capture")
-    assert not (tmp_path / "c.capture" / "hdf5.parquet").exists()
     merge([sample("imagenet").log], [], tmp_path / "d.capture")
     assert not (tmp_path / "d.capture" / "hdf5.parquet").exists()
     assert open_capture(tmp_path / "d.capture").hdf5.equals(HDF5_SCHEMA.empty_table())

@@ -1,9 +1,11 @@
 """Random streams -> Darshan's counters, by a model of Darshan -> a log without DXT -> merged -> the same counters."""
 
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.rebuild.counted import is_application_file
-from dxt_replay.traces.schema import APIS, OPS, codes
+from dxt_replay.traces.schema import APIS, OPS, OPS_SCHEMA, codes
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_model import ROW, expected
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
@@ -150,6 +152,7 @@ def test_epochs_strides_and_appends_meet_all_their_counters(files):
 LOGS = [*(ROOT / "tests/data").rglob("*.darshan"), *(SHARED / "darshan-logs").rglob("*.darshan")]
 BOUNDS = [100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30]
 BINS = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
+TAKEN = ("OPENS", "FILENOS", "DUPS")
 
 
 @pytest.mark.parametrize("path", sorted(LOGS), ids=lambda path: path.stem[-40:])
@@ -157,37 +160,34 @@ def test_rows_of_any_log_have_the_counted_number_bytes_and_sizes(path, tmp_path)
     """Of each file, interface and direction, over all ranks, traced and rebuilt together."""
     merge([path], [], tmp_path / "c.capture", MergeOptions(align="0"))
     capture, log = open_capture(tmp_path / "c.capture"), open_log(path)
-    records = capture.files["record_id"].to_numpy()
-    have = {}
-    for batch in capture.operations():
-        api, op, file = codes(batch, "api"), codes(batch, "op"), batch.column("file_id").to_numpy()
-        length = batch.column("length").to_numpy()
-        for each in (READ, WRITE):
-            for module in ("POSIX", "STDIO"):
-                mine = (op == each) & (api == APIS.index(module))
-                for number in np.unique(file[mine]).tolist():
-                    sizes = length[mine & (file == number)]
-                    bins = np.bincount(np.searchsorted(BOUNDS, sizes), minlength=len(BINS))
-                    key = module, each, int(records[number])
-                    have[key] = have.get(key, 0) + np.array([len(sizes), sizes.sum(), *bins])
-    for module in ("POSIX", "STDIO"):
+    files = dict(zip(capture.files["record_id"].to_pylist(), range(capture.files.num_rows), strict=True))
+    columns = ("api", "op", "file_id", "length")
+    rows = [
+        OPS_SCHEMA.empty_table().select(columns).to_pandas(),
+        *(each.to_pandas() for each in capture.operations(columns=columns)),
+    ]
+    rows = pd.concat([each.astype({"api": str, "op": str}) for each in rows])
+    rows["bin"] = np.searchsorted(BOUNDS, rows["length"])
+    of_file = dict(list(rows.groupby(["api", "op", "file_id"])))
+    for module, (op, way, done) in product(
+        ("POSIX", "STDIO"), (("read", "READ", "READ"), ("write", "WRITE", "WRITTEN"))
+    ):
         if (table := read_counters(log, module)) is None:
             continue
-        for each, way, ways, done in ((READ, "READ", "READS", "READ"), (WRITE, "WRITE", "WRITES", "WRITTEN")):
-            names = [ways, f"BYTES_{done}", *(f"SIZE_{way}_{size}" for size in BINS)]
-            none = np.zeros(len(table.ranks), dtype=np.int64)
-            counters = np.stack([np.maximum(table.counters.get(f"{module}_{name}", none), 0) for name in names], axis=1)
-            for record in np.unique(table.record_ids).tolist():
-                wanted = counters[table.record_ids == record].sum(axis=0)
-                name = log.names.get(record, b"")
-                if not wanted[0] or record not in records or not is_application_file(name):
-                    continue  # a standard stream, the recorder's, or the profiler's
-                opens, filenos, dups = (
-                    table.counters.get(f"{module}_{name}", none) for name in ("OPENS", "FILENOS", "DUPS")
-                )
-                if (opens - filenos - dups)[table.record_ids == record].sum() <= 0:
-                    continue  # calls on a descriptor that had been a stream's
-                found = have[module, each, record]
-                assert found[:2].tolist() == wanted[:2].tolist(), name
-                if wanted[2:].sum() == wanted[0]:  # streams and old versions count no sizes
-                    assert found.tolist() == wanted.tolist(), name
+        names = [f"{way}S", f"BYTES_{done}", *(f"SIZE_{way}_{size}" for size in BINS), *TAKEN]
+        none = np.zeros(len(table.ranks), dtype=np.int64)
+        counted = pd.DataFrame({name: np.maximum(table.counters.get(f"{module}_{name}", none), 0) for name in names})
+        for record, wanted in counted.groupby(table.record_ids).sum().iterrows():
+            opens, filenos, dups = wanted[list(TAKEN)]
+            # Not: a standard stream, the recorder's, the profiler's, calls on a descriptor that had been a stream's.
+            if (
+                wanted.iloc[0]
+                and record in files
+                and is_application_file(log.names.get(record, b""))
+                and opens > filenos + dups
+            ):
+                found = of_file[module, op, files[record]]
+                assert [len(found), found["length"].sum()] == wanted.iloc[:2].tolist(), record
+                sizes = wanted.iloc[2 : 2 + len(BINS)].tolist()
+                if sum(sizes) == len(found):  # streams and old versions count no sizes
+                    assert np.bincount(found["bin"], minlength=len(BINS)).tolist() == sizes, record

@@ -39,6 +39,7 @@ def log_of(tmp_path, *, posix=(), stdio=(), dxt=(), dxt_version=1, nprocs=1, nam
 
 
 def rows_of(tmp_path, log, **options):
+    tmp_path.mkdir(exist_ok=True)
     merge([log], [], tmp_path / "c.capture", MergeOptions(align="0", **options))
     capture = open_capture(tmp_path / "c.capture")
     return capture, [row for batch in capture.operations() for row in batch.to_pylist()]
@@ -55,35 +56,34 @@ def segments(lengths, threads=None):
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"reconstruct": False}, {"memory_rows": 4, "block_rows": 3}])
-def test_offsets_of_two_descriptors_are_repaired_and_that_is_said(tmp_path, options):
-    """Measured with Darshan 3.5.0: read(a, 100), read(b, 100) three times gives the offsets 0, 100, 200 ..."""
-    lengths = [100, 100, 100, 100, 40, 40, 0, 0]
-    posix = [counters("POSIX", DATA, OPENS=2, READS=8, BYTES_READ=480, MAX_BYTE_READ=479)]
-    log = log_of(tmp_path, posix=posix, dxt=[DxtRecord(record_id=record_id(DATA), reads=segments(lengths))])
+IN_TURNS = [100, 100, 100, 100, 40, 40, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "threads", "options", "offsets", "state"),
+    [
+        # Measured with Darshan 3.5.0: read(a, 100), read(b, 100) three times gives the offsets 0, 100, 200 ...
+        *((IN_TURNS, None, each, [0, 0, 100, 100, 200, 200, 240, 240], "repaired")
+          for each in ({}, {"reconstruct": False}, {"memory_rows": 4, "block_rows": 3})),
+        (IN_TURNS, [5, 6, 6, 5, 5, 6, 6, 5], {}, [0, 0, 100, 100, 200, 200, 240, 240], "repaired"),
+        ([100] * 4, None, {}, [0, 100, 200, 300], "suspect"),  # two readings
+    ],
+)  # fmt: skip
+def test_offsets_of_two_descriptors_are_repaired_or_flagged_and_that_is_said(
+    tmp_path, lengths, threads, options, offsets, state
+):
+    whole = sum(lengths)
+    posix = [counters("POSIX", DATA, OPENS=2, READS=len(lengths), BYTES_READ=whole, MAX_BYTE_READ=whole - 1)]
+    dxt = [DxtRecord(record_id=record_id(DATA), reads=segments(lengths, threads))]
+    log = log_of(tmp_path, posix=posix, dxt=dxt, dxt_version=1 if threads is None else 2)
     capture, rows = rows_of(tmp_path, log, **options)
-    assert [row["offset"] for row in rows if row["op"] == "read"] == [0, 0, 100, 100, 200, 200, 240, 240]
-    assert capture.files.select(["size", "offsets"]).to_pylist() == [{"size": 240, "offsets": "repaired"}]
-    assert [text for text in capture.info.warnings if "8 operations were repaired" in text and DATA.decode() in text]
-
-
-def test_threads_tell_descriptors_apart(tmp_path):
-    threads = [5, 6, 6, 5, 5, 6, 6, 5]
-    posix = [counters("POSIX", DATA, OPENS=2, READS=8, BYTES_READ=480, MAX_BYTE_READ=479)]
-    record = DxtRecord(record_id=record_id(DATA), reads=segments([100, 100, 100, 100, 40, 40, 0, 0], threads))
-    _, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix, dxt=[record], dxt_version=2))
-    assert [(row["lane"], row["offset"]) for row in rows if row["op"] == "read"] == [
-        (0, 0), (1, 0), (1, 100), (0, 100), (0, 200), (1, 200), (1, 240), (0, 240),
-    ]  # fmt: skip
-
-
-def test_offsets_with_two_readings_are_flagged(tmp_path):
-    posix = [counters("POSIX", DATA, OPENS=2, READS=4, BYTES_READ=400, MAX_BYTE_READ=399)]
-    log = log_of(tmp_path, posix=posix, dxt=[DxtRecord(record_id=record_id(DATA), reads=segments([100] * 4))])
-    capture, rows = rows_of(tmp_path, log)
-    assert [row["offset"] for row in rows if row["op"] == "read"] == [0, 100, 200, 300]
-    assert capture.files.select(["size", "offsets"]).to_pylist() == [{"size": 400, "offsets": "suspect"}]
-    assert any("4 operations may be wrong" in text for text in capture.info.warnings)
+    reads = [(row["lane"], row["offset"]) for row in rows if row["op"] == "read"]
+    assert [offset for _, offset in reads] == offsets
+    assert threads is None or [lane for lane, _ in reads] == [each - 5 for each in threads]
+    size = max(offset + length for offset, length in zip(offsets, lengths, strict=True))
+    assert capture.files.select(["size", "offsets"]).to_pylist() == [{"size": size, "offsets": state}]
+    said = "8 operations were repaired" if state == "repaired" else "4 operations may be wrong"
+    assert any(said in text and (state == "suspect" or DATA.decode() in text) for text in capture.info.warnings)
 
 
 def test_renames_that_darshan_counted(tmp_path):
@@ -135,7 +135,8 @@ def test_ranks_that_nothing_was_traced_of_have_rows_too(tmp_path):
         counters("POSIX", OTHER, rank=2, OPENS=1, STATS=2),
     ]
     record = DxtRecord(record_id=record_id(DATA), rank=1, reads=[(0, 8, 2.0, 2.5)])
-    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix, dxt=[record], nprocs=3))
+    log = log_of(tmp_path, posix=posix, dxt=[record], nprocs=3)
+    capture, rows = rows_of(tmp_path, log)
     ops = {rank: [row["op"] for row in rows if row["rank"] == rank] for rank in capture.ranks}
     assert ops == {
         0: ["open", "close"],
@@ -143,13 +144,8 @@ def test_ranks_that_nothing_was_traced_of_have_rows_too(tmp_path):
         2: ["open", "open", "stat", "stat", "close", "close"],
     }
     assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
-
-
-def test_excluded_files_are_not_reconstructed(tmp_path):
-    posix = [counters("POSIX", DATA, OPENS=1), counters("POSIX", OTHER, OPENS=1)]
-    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix), exclude=("*other*",))
-    assert capture.paths() == [DATA.decode()]
-    assert len(rows) == 2
+    only, _ = rows_of(tmp_path / "only", log, exclude=("*other*",))
+    assert only.paths() == [DATA.decode()]
 
 
 def test_metadata_beyond_reason_is_left_out_and_that_is_said_and_no_transfer_is(tmp_path, monkeypatch):
