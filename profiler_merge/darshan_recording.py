@@ -34,8 +34,8 @@ from dxt_replay.traces.unseen import (
     all_unseen,
     hidden_reads,
     mapped_files,
+    recorder_notes,
     recording_of,
-    through_rings,
     unseen_warnings,
     watched,
     with_mapped,
@@ -137,7 +137,7 @@ class DarshanRecording:
         placed = {pid for process in job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(all_unseen(watched(paths), mapped), placed - made.mapped_left_out)
         unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
-        unseen += hidden_reads(through_rings(paths), files, job_ns)
+        unseen += hidden_reads(recorder_notes(paths, "hidden"), files, job_ns)
         options = self._options
         hdf5, hdf5_warnings = hdf5_facts(self._logs, files, inspect=options.inspect, maps=options.inspect_maps)
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")

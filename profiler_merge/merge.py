@@ -198,7 +198,7 @@ def _written(
         ranks |= of_requests
         lanes.append(lanes_of_requests)
     marked = [{"rank": rank, **times} for rank, times in sorted(job_spans.marked.items())]
-    notes = recorder_notes([path for path, _ in recorded])
+    notes = recorder_notes([path for path, _ in recorded], "notes")
     info = CaptureInfo(
         job=recording.job,
         ranks=tuple(sorted(ranks)),

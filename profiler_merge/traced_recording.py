@@ -46,7 +46,7 @@ from dxt_replay.traces.unseen import (
     all_unseen,
     hidden_reads,
     received,
-    through_rings,
+    recorder_notes,
     unseen_warnings,
     watched,
     with_unseen,
@@ -127,7 +127,7 @@ class TracedRecording:
             accounts.append(Account(pid=None, ranks=0, read=self._read, written=self._written))
             unseen += unaccounted(job.files, accounts)
         files = self._table.table(complete=job.complete)
-        rings = {*job.hidden, *(() if self._strace else through_rings(job.files))}
+        rings = {*job.hidden, *(() if self._strace else recorder_notes(job.files, "hidden"))}
         unseen += hidden_reads(sorted(rings), files, (self.start_ns, time.time_ns()))
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))

@@ -8,18 +8,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def few_together(
-    items: Iterable[T], size: Callable[[T], int], most: int, *, fit: Callable[[T, T], bool] = lambda one, other: True
-) -> Iterator[list[T]]:
-    """The items in order, in groups of total `size` at most `most`; a larger item is a group of its own.
-
-    `fit`: whether an item may share a group with the next one. Memory: one group.
-    """
+def few_together(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """The items in order, in groups of total `size` at most `most`; a larger item is a group of its own."""
     run: list[T] = []
     total = 0
     for item in items:
         own = size(item)
-        if run and (total + own > most or not fit(run[-1], item)):
+        if run and total + own > most:
             yield run
             run, total = [], 0
         run.append(item)

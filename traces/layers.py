@@ -16,8 +16,6 @@ import numpy as np
 from dxt_replay.traces.schema import APIS, READ, RECONSTRUCTED, REFUSED, WRITE, codes
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dxt_replay.traces.store.reader import Capture
 
 LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
@@ -104,8 +102,12 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
     traced, moved, used = np.zeros((3, whole.files.num_rows, NOWHERE + 1), dtype=bool)
     refused = 0
     for table in whole.usages():
-        _note(table, capture.api_mask, reconstruct, (traced, moved, used))
-        refused += int(table["operations"].to_numpy()[LAYER_OF_API[codes(table, "api")] == NOWHERE].sum())
+        op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
+        is_traced, data = codes(table, "origin") != RECONSTRUCTED, (op == READ) | (op == WRITE)
+        counted = capture.api_mask[api] & (is_traced | reconstruct)
+        for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):
+            mark[file_id[mask], LAYER_OF_API[api[mask]]] = True
+        refused += int(table["operations"].to_numpy()[LAYER_OF_API[api] == NOWHERE].sum())
     traced, moved, used = (found[:, :BESIDE] for found in (traced, moved, used))
     present = np.where(moved.any(axis=1, keepdims=True), moved, used)
     best = np.where(traced.any(axis=1, keepdims=True), traced, present)
@@ -114,17 +116,3 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
         lowest = np.where(present[:, preferred], preferred, lowest)
     overlap = bool((used.sum(axis=1) > 1).any()) or refused > 0
     return FileLayers(of_file=lowest.astype(np.int8), overlap=overlap, refused=refused)
-
-
-def _note(
-    table: pa.Table, apis: np.ndarray, reconstruct: bool, marks: tuple[np.ndarray, np.ndarray, np.ndarray]
-) -> None:
-    """Mark the files that ranks use at each layer: with traced data, with any data, and at all.
-
-    `table`: usage of those ranks."""
-    op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
-    traced, moved, used = marks
-    is_traced, data = codes(table, "origin") != RECONSTRUCTED, (op == READ) | (op == WRITE)
-    counted = apis[api] if reconstruct else apis[api] & is_traced
-    for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):
-        mark[file_id[mask], LAYER_OF_API[api[mask]]] = True

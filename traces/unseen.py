@@ -111,17 +111,9 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
     return tuple(found)
 
 
-def through_rings(logs: Iterable[Path]) -> list[str]:
-    """The programs that `dxt-replay record` saw with an io_uring or AIO ("cp by io_uring")."""
-    return _notes(logs, "hidden")
-
-
-def recorder_notes(logs: Iterable[Path]) -> list[str]:
-    """What `dxt-replay record` said when the job of these logs had ended: its status, killed processes, a set clock."""
-    return _notes(logs, "notes")
-
-
-def _notes(logs: Iterable[Path], name: str) -> list[str]:
+def recorder_notes(logs: Iterable[Path], name: Literal["notes", "hidden"]) -> list[str]:
+    """What `dxt-replay record` noted of the job of these logs. `notes`: its status, killed processes, a set clock, said
+    when it had ended. `hidden`: the programs that were seen with an io_uring or AIO ("cp by io_uring")."""
     found: list[str] = []
     for path in _watch_files(logs):
         with suppress(OSError, ValueError, AttributeError):

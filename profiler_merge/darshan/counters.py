@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,8 +57,8 @@ class CounterTable:
         kept = ~np.isin(self.file_ids, np.fromiter(files, dtype=np.uint64, count=len(files)))
         if kept.all():
             return self
-        return CounterTable(
-            module=self.module,
+        return replace(
+            self,
             ranks=self.ranks[kept],
             record_ids=self.record_ids[kept],
             file_ids=self.file_ids[kept],

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import gzip
-import os
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
@@ -14,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from dxt_replay.profiler_merge.profiles import kineto, xplane
 from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
 from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_rank
 from dxt_replay.profiler_merge.recording import MAGIC
+from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 _JSON = re.compile(rb'\s*[\[{]\s*["\[{\d]')
 _HEAD_BYTES = 64 << 10
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def first_bytes(path: Path) -> bytes:
@@ -31,16 +27,14 @@ def first_bytes(path: Path) -> bytes:
     if not path.is_file():
         return b""  # opening a FIFO would block
     try:
+        head = b""
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-        if head.startswith(_ZSTD):
-            with pa.CompressedInputStream(pa.OSFile(os.fspath(path)), "zstd") as stream:
-                return bytes(stream.read(_HEAD_BYTES))
-        if not head.startswith(_GZIP):
-            return head
-        with gzip.open(path) as packed:
-            return packed.read(_HEAD_BYTES)
-    except (OSError, EOFError, zlib.error, ValueError):
+            for block in unpacked_blocks(file, _HEAD_BYTES):
+                head += block
+                if len(head) >= _HEAD_BYTES:
+                    break
+        return head[:_HEAD_BYTES]
+    except (OSError, EOFError, ExpansionError):
         return b""
 
 

@@ -91,11 +91,9 @@ def test_a_step_holds_its_begin_and_not_its_end(
     assert rows.tolist() == [step // 10 if step != NO_STEP else -1 for step in expected]
 
 
-@given(sizes=st.lists(st.integers(0, 12)), most=st.integers(0, 20), alike=st.booleans())
-def test_groups_are_as_long_as_they_may_be(sizes: list[int], most: int, alike: bool) -> None:
-    """`alike`: none holds a smaller item behind a larger one."""
-    groups = list(few_together(sizes, lambda size: size, most, fit=lambda one, other: not alike or one <= other))
+@given(sizes=st.lists(st.integers(0, 12)), most=st.integers(0, 20))
+def test_groups_are_as_long_as_they_may_be(sizes: list[int], most: int) -> None:
+    groups = list(few_together(sizes, lambda size: size, most))
     assert [size for group in groups for size in group] == sizes
     assert all(group and (sum(group) <= most or len(group) == 1) for group in groups)
-    assert not alike or all(group == sorted(group) for group in groups)
-    assert all(sum(group) + after[0] > most or (alike and group[-1] > after[0]) for group, after in pairwise(groups))
+    assert all(sum(group) + after[0] > most for group, after in pairwise(groups))

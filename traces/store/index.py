@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -417,6 +418,28 @@ class StoredUsage:
         return bool(known.all() and np.all(renames == (other >= 0)) and np.all(numbers >= 0))
 
 
+class NewParquet:
+    """A Parquet file with what every file of a capture says of itself. Raises: OSError, ArrowException."""
+
+    def __init__(self, path: Path, schema: pa.Schema, order: Sequence[tuple[str, str]] = (), **options: Any) -> None:
+        sorting = pq.SortingColumn.from_ordering(schema, order) if order else None
+        self._sink = pa.OSFile(os.fspath(path), "wb")  # pyarrow would leave a file open that it cannot write
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, sorting_columns=sorting, store_schema=True, write_page_checksum=True, **options
+        )
+
+    def write(self, table: pa.Table, row_group_rows: int | None = None) -> None:
+        self._writer.write_table(table, row_group_size=row_group_rows)
+
+    def close(self, told: Mapping[str, str] = FILE_METADATA) -> None:
+        """Write the footer, with these key-values."""
+        try:
+            self._writer.add_key_value_metadata(told)
+            self._writer.close()
+        finally:
+            self._sink.close()
+
+
 class IndexWriter:
     """Notes the stretches of the parts that one writer makes, in a file beside them.
 
@@ -426,8 +449,7 @@ class IndexWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._sink: pa.OSFile | None = None
-        self._writer: pq.ParquetWriter | None = None
+        self._notes: NewParquet | None = None
         self._waiting: list[pa.Table] = []
         self._size = 0
         self._counter = UsageCounter()
@@ -462,22 +484,18 @@ class IndexWriter:
         """Write the pending notes, and the footer with `digests`: the SHA-256 of each part."""
         try:
             self._flush()
-            if self._writer is not None:
-                self._writer.add_key_value_metadata(self.digests)
-                self._writer.close()
         finally:
-            if self._sink is not None:
-                self._sink.close()  # pyarrow leaves open what it cannot write
+            if self._notes is not None:
+                self._notes.close(self.digests)
 
     def _flush(self) -> None:
         if not self._waiting:
             return
         noted = pa.concat_tables(self._waiting)
-        if self._writer is None:
+        if self._notes is None:
             self.file = self._folder / NOTES.replace("*.parquet", noted["part"][0].as_py())
-            self._sink = pa.OSFile(os.fspath(self.file), "wb")
-            self._writer = pq.ParquetWriter(self._sink, _NOTED, compression="zstd", write_page_checksum=True)
-        self._writer.write_table(noted)
+            self._notes = NewParquet(self.file, _NOTED, compression="zstd")
+        self._notes.write(noted)
         self._waiting, self._size = [], 0
 
 

@@ -22,7 +22,6 @@ from dxt_replay.traces.output import DirectoryKind, begin_directory, check_outpu
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.schema import (
     BY_RANK_AND_START,
-    FILE_METADATA,
     FILES_SCHEMA,
     HDF5_SCHEMA,
     LANES_SCHEMA,
@@ -32,7 +31,7 @@ from dxt_replay.traces.schema import (
     CaptureInfo,
 )
 from dxt_replay.traces.store.digests import DOCUMENT, file_digest, gathered_digests, sealed
-from dxt_replay.traces.store.index import INDEX_NAME, NOTES, OPS_FOLDER, IndexWriter, write_index
+from dxt_replay.traces.store.index import INDEX_NAME, NOTES, OPS_FOLDER, IndexWriter, NewParquet, write_index
 
 ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
@@ -66,25 +65,14 @@ _LAYOUT: Mapping[str, Any] = {
 _FACTS = [name for name in LANES_SCHEMA.names if name not in ("rank", "lane")]
 
 
-class _ParquetFile:
-    """A Parquet file with what every file of a capture says of itself. Raises: OSError, ArrowException."""
-
-    def __init__(self, path: Path, schema: pa.Schema, order: Sequence[tuple[str, str]] = (), **options: Any) -> None:
-        sorting = pq.SortingColumn.from_ordering(schema, order) if order else None
-        self._sink = pa.OSFile(os.fspath(path), "wb")  # pyarrow would leave a file open that it cannot write
-        self._writer = pq.ParquetWriter(
-            self._sink, schema, sorting_columns=sorting, store_schema=True, write_page_checksum=True, **options
-        )
-        self._writer.add_key_value_metadata(FILE_METADATA)
-
-    def write(self, table: pa.Table, row_group_rows: int = ROW_GROUP_ROWS) -> None:
-        self._writer.write_table(table, row_group_size=row_group_rows)
-
-    def close(self) -> None:
-        try:
-            self._writer.close()
-        finally:
-            self._sink.close()
+@contextmanager
+def _refusals(what: object) -> Iterator[None]:
+    """Raises: TargetError where the disk refuses to write `what`."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        remedy = exhausted(error) or "free space there, or choose another place for the output"
+        raise TargetError(f"cannot write {what}: {error}; {remedy}") from error
 
 
 class OpsWriter:
@@ -99,7 +87,7 @@ class OpsWriter:
     def __init__(self, directory: Path, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._folder = directory / OPS_FOLDER
         self._row_group_rows = row_group_rows
-        self._file: _ParquetFile | None = None
+        self._file: NewParquet | None = None
         self._groups_in_part = 0
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
@@ -165,12 +153,12 @@ class OpsWriter:
             return
         table = pa.concat_tables(self._pending)
         group, rest = table.slice(0, rows).combine_chunks(), table.slice(rows)
-        with self._refusals():
+        with _refusals(f"the operations under {self._folder}"):
             if self._groups_in_part >= PART_ROW_GROUPS:
                 self._close_part()
             if self._file is None:
                 part = self._folder / f"part-{group['rank'][0].as_py():07d}-{len(self._parts):04d}.parquet"
-                self._file = _ParquetFile(part, OPS_SCHEMA, BY_RANK_AND_START, **_LAYOUT)
+                self._file = NewParquet(part, OPS_SCHEMA, BY_RANK_AND_START, **_LAYOUT)
                 self._parts.append(part)
                 self._groups_in_part = 0
             self._file.write(group, rows)
@@ -185,7 +173,7 @@ class OpsWriter:
     def close(self) -> None:
         """Write the pending rows and the footers."""
         self._end_rank(None)
-        with self._refusals():
+        with _refusals(f"the operations under {self._folder}"):
             self._close_part()
             self._index.close()
 
@@ -195,14 +183,6 @@ class OpsWriter:
         if file is not None:
             file.close()
             self._index.digests[self._parts[-1].name] = file_digest(self._parts[-1])
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            remedy = exhausted(error) or "free space or choose another --output"
-            raise TargetError(f"cannot write the operations under {self._folder}: {error}; {remedy}") from error
 
     def __enter__(self) -> OpsWriter:
         return self
@@ -238,28 +218,20 @@ class TableWriter:
         self._path, self._schema, self._order = path, schema, order
         self.rows = 0
 
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            remedy = exhausted(error) or "free space there, or choose another place for the output"
-            raise TargetError(f"cannot write {self._path}: {error}; {remedy}") from error
-
     def __enter__(self) -> TableWriter:
-        with self._refusals():
-            self._file = _ParquetFile(self._path, self._schema, self._order, compression="zstd")
+        with _refusals(self._path):
+            self._file = NewParquet(self._path, self._schema, self._order, compression="zstd")
         return self
 
     def write(self, rows: pa.Table) -> None:
         """Append rows, which are cast to the schema."""
-        with self._refusals():
-            self._file.write(rows.cast(self._schema))
+        with _refusals(self._path):
+            self._file.write(rows.cast(self._schema), ROW_GROUP_ROWS)
         self.rows += rows.num_rows
 
     def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
         try:
-            with self._refusals():
+            with _refusals(self._path):
                 if not self.rows:
                     self._file.write(self._schema.empty_table())
                 self._file.close()
@@ -359,15 +331,13 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
     Raises: TargetError when the disk refuses.
     """
     temporary = directory / f".{DOCUMENT}.new"
-    try:
+    with _refusals(directory / DOCUMENT):
         tables = gathered_digests(directory)
         digests = {**tables, INDEX_NAME: write_index(directory, tables)}
         whole = dataclasses.replace(info, digests=digests, schema_version=SCHEMA_VERSION)
         text = json.dumps(plain(whole), indent=1, sort_keys=True, allow_nan=False)
         temporary.write_text(sealed(text + "\n"), encoding="utf-8")
         os.replace(temporary, directory / DOCUMENT)
-    except (OSError, pa.ArrowException) as error:
-        raise TargetError(f"cannot write {directory / DOCUMENT}: {error}") from error
 
 
 def create_capture(directory: Path) -> None:
