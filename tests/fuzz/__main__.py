@@ -18,6 +18,7 @@ from typing import Any
 from dxt_replay.replay.commands.main import EXIT_INTERRUPTED, HOMES
 from dxt_replay.traces.samples import sample
 from tests.fuzz.campaign import Campaign
+from tests.fuzz.seeds import CAPTURE, seeds
 from tests.fuzz.targets import TARGETS
 
 COLUMNS = ("inputs", "accepted", "refused", "sealed", "commands", "found")
@@ -34,7 +35,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0, help="instead of a count, this long for each target")
     parser.add_argument("--seed", type=int, default=0, help="other inputs for another number")
     parser.add_argument("--save", type=Path, help="a folder for the inputs that found something")
-    parser.add_argument("--bombs", action="store_true", help="the decompression bombs instead")
     options = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory(dir=MEMORY) as scratch:
@@ -47,32 +47,24 @@ def main() -> int:
 
 def place_sound_inputs(scratch: Path) -> None:
     """What commands take beside the changed input: a log, and a capture."""
-    from tests.fuzz.seeds import small_capture
-
     for module in HOMES.values():
         importlib.import_module(module)
     shutil.copyfile(sample("imagenet").log, scratch / "log.darshan")
-    in_child(lambda: shutil.move(small_capture(scratch), scratch / "sound.capture"))
+    shutil.copytree(CAPTURE, scratch / "sound.capture")
 
 
 def run_campaigns(options: argparse.Namespace, scratch: Path) -> int:
-    """One campaign for each target or bomb, one after the other."""
-    from tests.fuzz.seeds import bombs, seeds
-
+    """One campaign for each target, one after the other."""
     print(f"| reader | {' | '.join(COLUMNS)} | slowest | memory |\n{'|---' * (len(COLUMNS) + 3)}|", flush=True)
-    given = in_child(bombs) if options.bombs else {name: (name, None) for name in options.target or TARGETS}
     found = 0
-    for title, (name, files) in given.items():
-        pool = [files] if files is not None else in_child(lambda name=name: seeds(name))
-        campaign = Campaign(TARGETS[name], pool, scratch, options.seed)
-        if files is not None:
-            campaign.try_all()
+    for name in options.target or TARGETS:
+        campaign = Campaign(TARGETS[name], in_child(lambda name=name: seeds(name)), scratch, options.seed)
         end = time.monotonic() + options.seconds
-        while files is None and (time.monotonic() < end or campaign.counts["inputs"] < options.count):
+        while time.monotonic() < end or campaign.counts["inputs"] < options.count:
             campaign.run(200 if options.seconds else options.count)
-        counts = " | ".join(f"{campaign.counts[name]:,}" for name in COLUMNS)
+        counts = " | ".join(f"{campaign.counts[each]:,}" for each in COLUMNS)
         costs = f"{campaign.slowest_s:.1f} s | {campaign.most_bytes / 2**20:.0f} MiB"
-        print(f"| {title} | {counts} | {costs} |", *campaign.findings, sep="\n  ", flush=True)
+        print(f"| {name} | {counts} | {costs} |", *campaign.findings, sep="\n  ", flush=True)
         found += len(campaign.findings)
         for what, of_finding in campaign.findings.items() if options.save is not None else ():
             for path, data in of_finding.items():

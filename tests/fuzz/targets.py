@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS
 from dxt_replay.profiler_merge.analysis.tables import TABLES
@@ -25,6 +21,7 @@ from dxt_replay.profiler_merge.tracers.requests import read_op_logs, read_reques
 from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.replay.regress.record import read_record
 from dxt_replay.replay.simulation.model import read_storage_model
+from dxt_replay.traces.plain import plain
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.workloads.source import read_workload
 from tests.replay.target.test_stage import manifest_of
@@ -43,42 +40,23 @@ class Target:
     read: all that it finds in the input in a folder. Raises: DxtReplayError where the input is refused.
     commands: command lines over the input, in which `{}` is the folder.
     changeable: names of the files of an input that are changed.
-    warned: whether an answer says that a part of the input is damaged and left out.
+    damage: words by which a warning says that a part of the input is damaged and left out.
     """
 
     name: str
     read: Callable[[Path], Any]
     commands: tuple[Command, ...]
     changeable: re.Pattern[str] = re.compile("")
-    warned: Callable[[Any], bool] = lambda answer: False
+    damage: tuple[str, ...] = ()
+
+    def warned(self, answer: Any) -> bool:
+        """Whether the last part of an answer, its warnings, says so."""
+        return any(word in text for text in answer[-1] for word in self.damage) if self.damage else False
 
 
 def digest(value: Any) -> str:
     """A digest of all that an answer holds."""
-    found = hashlib.sha256()
-    for piece in _pieces(value):
-        found.update(piece)
-    return found.hexdigest()
-
-
-def _pieces(value: Any) -> Iterable[bytes]:
-    if isinstance(value, np.ndarray):
-        yield value.tobytes() if not value.dtype.hasobject else repr(value.tolist()).encode("utf-8", "surrogatepass")
-    elif isinstance(value, (pa.Table, pa.RecordBatch)):
-        yield repr(value.to_pydict()).encode("utf-8", "surrogatepass")
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _pieces(getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield repr(key).encode("utf-8", "surrogatepass")
-            yield from _pieces(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield b","
-            yield from _pieces(each)
-    else:
-        yield repr(value).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(repr(plain(value)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _darshan(folder: Path) -> Any:
@@ -86,15 +64,12 @@ def _darshan(folder: Path) -> Any:
     return [
         log.job,
         dict(log.names),
+        dict(log.modules),
         [list(read_dxt(log, module)) for module in DXT_MODULES],
         [read_counters(log, module) for module in COUNTER_MODULES],
         list(read_lustre(log)),
-        list(log.warnings),
+        log.warnings,
     ]
-
-
-def _log_warned(answer: Any) -> bool:
-    return any("left out" in text or "is damaged" in text for text in answer[-1])
 
 
 def _profile(folder: Path) -> Any:
@@ -102,19 +77,10 @@ def _profile(folder: Path) -> Any:
     return [profile.epoch_start_ns, profile.start_ns, profile.end_ns, profile_spans(profile)]
 
 
-def _says_damage(warnings: Iterable[str]) -> bool:
-    """Whether warnings say that a part of a trace is left out: it is cut off, or damaged, or some of its lines are."""
-    return any(word in text for text in warnings for word in ("cut off: ", "damaged: ", "damaged line"))
-
-
-def _traced_warned(answer: Any) -> bool:
-    return _says_damage(answer[0])
-
-
 def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
     def answer(folder: Path) -> Any:
         job = read(sorted(folder.iterdir()))
-        return [job.warnings, job.paths, job.of_rank(0)]
+        return [job.paths, job.of_rank(0), job.warnings]
 
     return answer
 
@@ -129,9 +95,9 @@ def _requests(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
 
 def _capture(folder: Path) -> Any:
     capture = open_capture(folder / "c.capture")
-    batches = list(capture.operations())
+    tables = [each.to_pydict() for each in (*capture.operations(), capture.files, capture.spans, capture.hdf5)]
     usage = [sorted(map(str, capture.usage(rank).to_pylist())) for rank in capture.ranks]
-    return [capture.info, capture.files, batches, capture.spans, capture.hdf5, usage, capture.time_span_ns]
+    return [capture.info, tables, usage, capture.time_span_ns]
 
 
 _MERGES = (("merge", "{input}", "-o", "{folder}/o.capture"),)
@@ -161,17 +127,32 @@ _OF_CAPTURE: tuple[Command, ...] = (
         for kind in ("darshan", "chrome", "csv", "fio")
     ),
 )
-_SMALL = ("dataset.num_files_train=4", "train.epochs=1")
+
 _STAGED = "{folder}/c.capture"
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
     for target in (
-        Target(name="darshan", read=_darshan, commands=(*_MERGES, ("summary", "{input}")), warned=_log_warned),
+        Target(
+            name="darshan",
+            read=_darshan,
+            commands=(*_MERGES, ("summary", "{input}")),
+            damage=("left out", "is damaged"),
+        ),
         Target(name="xplane", read=_profile, commands=_PROFILE),
         Target(name="kineto", read=_profile, commands=_PROFILE),
-        Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES, warned=_traced_warned),
-        Target(name="strace", read=_traced(read_strace), commands=_MERGES, warned=_traced_warned),
+        Target(
+            name="dftracer",
+            read=_traced(read_dftracer),
+            commands=_MERGES,
+            damage=("cut off: ", "damaged: ", "damaged line"),
+        ),
+        Target(
+            name="strace",
+            read=_traced(read_strace),
+            commands=_MERGES,
+            damage=("cut off: ", "damaged: ", "damaged line"),
+        ),
         Target(name="marks", read=_profile, commands=_PROFILE),
         Target(name="requests", read=_requests(read_request_logs), commands=_MERGES),
         Target(name="s3dlio", read=_requests(read_op_logs), commands=_MERGES),

@@ -11,6 +11,7 @@ import pytest
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, Unseen
 from dxt_replay.traces.unseen import (
+    StreamTotals,
     all_unseen,
     hidden_reads,
     mapped_files,
@@ -18,7 +19,10 @@ from dxt_replay.traces.unseen import (
     unseen_of,
     watched,
     why_not_judged,
+    with_mapped,
+    with_requests,
     with_unseen,
+    without_requests,
 )
 from tests.capture_builder import File, build_capture, files_table, read
 
@@ -157,3 +161,35 @@ def test_a_trace_and_the_watch_count_each_peer_once(
     peers: dict[str, int], unknown: int, seen: tuple[Unseen, ...], expected: list[Unseen]
 ) -> None:
     assert received(peers, unknown, 1000, seen) == expected
+
+
+HALF = Coverage(bytes=0.5, operations=0.5, without_streams=(1.0, 1.0))
+LARGE = replace(STORE, bytes=10_000)
+OF_STORE = with_unseen(WHOLE, 100, (STORE,))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # Requests move their bytes, up to 4 KiB of headers each and two per cent, on the sockets to their servers.
+        (without_requests((STORE, SHARD), 500, 1, {STORE.name}, ()), (SHARD,)),
+        (without_requests((LARGE,), 5_000, 1, (), {"store:9000"}), (replace(LARGE, bytes=10_000 - 5_100 - 4_096),)),
+        (without_requests((LARGE, SHARD), 5_000, 1, (), {"store:80"}), (LARGE, SHARD)),
+        (with_requests(OF_STORE, 100, 600, ()), replace(WHOLE, unseen=())),
+        (with_requests(OF_STORE, 100, 300, (replace(STORE, bytes=300),)).bytes, 400 / 700),
+        (with_requests(NONE, 0, 9, ()), WHOLE),
+        (with_requests(NONE, 100, 9, ()).bytes, None),
+        (with_requests(HALF, 100, 100, ()).without_streams, (1.0, 1.0)),
+        # The reads of mapped files, all of which are traced, beside what was counted.
+        (with_mapped(Coverage(bytes=0.5, operations=0.5), 100, 100), (Coverage(bytes=0.75, operations=0.5), 200)),
+        (with_mapped(NONE, 0, 100), (Coverage(bytes=1.0, operations=None), 100)),
+        (with_mapped(NONE, 100, 100), (NONE, 200)),
+        # Without streams, half of the bytes: 50 of 350.
+        (with_unseen(HALF, 100, (SHARD,)).without_streams, (50 / 350, 1.0)),
+        (with_unseen(HALF, 100, (OBJECTS,)).without_streams, (50 / 450, None)),
+        *((bool(StreamTotals(*each).warnings()), much) for each, much in (
+            ((9_999, (1 << 20) - 1), False), ((10_000, 0), True), ((1, 1 << 20), True))),
+    ],
+)  # fmt: skip
+def test_what_is_known_of_requests_mapped_files_and_streams(found: object, expected: object) -> None:
+    assert found == expected

@@ -34,29 +34,21 @@ def reads(rank):
     return [(4096 * i, 4096, at, at + 0.0005) for i, at in enumerate(READS_AT_S[rank])]
 
 
-def job_log(folder, *, anchors=False):
-    """Two ranks with 25 reads each, and their anchors in files of their own, as DXT and POSIX have them."""
-    records, names = [], {1: b"/data/a.tfrecord"}
-    for rank in (0, 1):
-        records.append(DxtRecord(record_id=1, rank=rank, reads=reads(rank), hostname=b"node1"))
+def job_log(folder, *, ranks=2, anchors=False, start_s=START_S, host=b"node1"):
+    """Ranks with 25 reads each, and their anchors in files of their own, as DXT and POSIX have them."""
+    records, names, rows = [], {1: b"/data/a.tfrecord"}, []
+    for rank in range(ranks):
+        records.append(DxtRecord(record_id=1, rank=rank, reads=reads(rank), hostname=host))
         if anchors:
             pid = 500 + rank
             names[pid] = b"/run/dxt-anchor.node.%d.bin" % pid
             writes = [(64 * i, 64, 0.5 + i, 0.500002 + i) for i in range(3)]
-            records.append(DxtRecord(record_id=pid, rank=rank, writes=writes, hostname=b"node1"))
-    extra = {}
-    if anchors:
-        rows = [{"record_id": 500 + rank, "rank": rank, "POSIX_WRITES": 3} for rank in (0, 1)]
-        extra["POSIX"] = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
-    path = write_dxt_log(
-        folder / "job.darshan",
-        records,
-        dxt_version=1,
-        names=names,
-        job=JobSpec(nprocs=2, start_s=START_S, start_ns=0, end_s=START_S + 10, end_ns=0),
-        extra_modules=extra,
-    )
-    return open_job([path])
+            records.append(DxtRecord(record_id=pid, rank=rank, writes=writes, hostname=host))
+            rows.append({"record_id": pid, "rank": rank, "POSIX_WRITES": 3})
+    posix = {"POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])} if ranks > 1 and rows else {}
+    job = JobSpec(nprocs=ranks, start_s=start_s, start_ns=0, end_s=start_s + 10, end_ns=0)
+    path = folder / "job.darshan"
+    return open_job([write_dxt_log(path, records, dxt_version=1, names=names, job=job, extra_modules=posix)])
 
 
 def profile_file(path, *, lines):
@@ -156,13 +148,7 @@ def test_classes_of_events_that_can_hold_reads(tmp_path, events, classes):
     assert {line for lines, _, _ in found for line in lines.tolist()} <= {1}
 
 
-def _by_name(*names):
-    folders = [CAPTURES / name for name in names] if names else sorted(CAPTURES.glob("*"))
-    found = [pytest.param(path, id=path.name) for path in folders if (path / "job.darshan").exists()]
-    return found or [pytest.param(None, marks=pytest.mark.skip(reason="no captures beside the checkout"))]
-
-
-@pytest.mark.parametrize("folder", _by_name())
+@pytest.mark.parametrize("folder", [log.parent for log in CAPTURES.glob("*/job.darshan")], ids=lambda path: path.name)
 def test_nesting_is_right_or_refuses_on_real_captures(folder):
     """Nine applications, most of which read in the training thread: an answer must hold the anchors'."""
     log = read_log_rows(open_job([folder / "job.darshan"]).first)
@@ -241,34 +227,6 @@ def test_a_rank_without_a_profile_leaves_its_workers_on_the_wall_clock():
     assert align_rank(log.rows, log.clock, None, "auto", 0)[0].method == "wall"
 
 
-def log_file(folder, *, start_s=START_S, host=b"node1", pid=500, nprocs=1):
-    """A job of 10 s whose rank 0 reads and sets two anchors."""
-    records = [
-        DxtRecord(record_id=1, reads=[(0, 10, 1.0, 1.5)], hostname=host),
-        DxtRecord(record_id=2, writes=[(64 * i, 64, 0.5 + i, 0.500002 + i) for i in range(2)], hostname=host),
-    ]
-    return write_dxt_log(
-        folder / "job.darshan",
-        records,
-        names={1: b"/data/a.tfrecord", 2: b"/run/dxt-anchor.node1.%d.bin" % pid},
-        job=JobSpec(nprocs=nprocs, start_s=start_s, start_ns=0, end_s=start_s + 10, end_ns=0),
-    )
-
-
-def anchored_profile(folder, *, pid=None, rank=0):
-    """One step of a second, with anchors of a process where one is named."""
-    stats = {"rank": rank, "pid": pid}
-    events = [Event(name="train", start_ns=10**9, duration_ns=10**9, stats={"step_num": 0})]
-    if pid is not None:
-        events += [
-            Event(name="dxt_anchor", start_ns=int((0.499 + i) * 1e9), duration_ns=5_000_000, stats={"i": i, **stats})
-            for i in range(2)
-        ]
-    path = folder / "node1.xplane.pb"
-    path.write_bytes(profile([Line(id=1, name="python", events=tuple(events))]))
-    return path
-
-
 HERE = {"pid": None}
 
 
@@ -290,7 +248,10 @@ HERE = {"pid": None}
     ],
 )
 def test_the_profile_of_another_run_is_refused(tmp_path, log, given, options, said):
-    arguments = [log_file(tmp_path, **log)], [anchored_profile(tmp_path, **given)], tmp_path / "a.capture"
+    marks = anchor_marks(given.get("rank", 0), given["pid"]) if given["pid"] else ()
+    profiles = [profile_file(tmp_path / "node1.xplane.pb", lines=[step_line(*marks)])]
+    log = job_log(tmp_path, ranks=1, anchors=True, **log).first.path
+    arguments = [log], profiles, tmp_path / "a.capture"
     if said is None:
         made = merge(*arguments, MergeOptions(**options))
         assert (made.info.clock[0].method == "anchors") == (given["pid"] == 500)
@@ -312,7 +273,7 @@ def test_a_pytorch_name_is_a_host_where_its_number_is_a_process_of_its_events(tm
     steps = [kineto.mark(number, 10**9 * number, 10**9 * number + 9 * 10**8) for number in range(1, 4)]
     path = tmp_path / f"{name.replace('PID', str(kineto.PID))}.1694128201545.pt.trace.json"
     kineto.write(path, steps, start_ns=START_NS)
-    log = log_file(tmp_path, host=b"x3105c0s19b1n0")
+    log = job_log(tmp_path, ranks=1, anchors=True, host=b"x3105c0s19b1n0").first.path
     if "PID" in name:
         with pytest.raises(ProfileError, match="it is of host node1, and the job ran on x3105c0s19b1n0"):
             merge([log], [path], tmp_path / "a.capture")

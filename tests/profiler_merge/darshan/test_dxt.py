@@ -1,4 +1,4 @@
-"""The DXT reader over written logs of every layout; test_against_pydarshan.py has the real ones."""
+"""The DXT reader over written logs of every layout; test_counters.py has the real ones."""
 
 import struct
 from collections import Counter

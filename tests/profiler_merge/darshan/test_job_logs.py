@@ -10,11 +10,7 @@ from dxt_replay.profiler_merge.recording import HEADER, HEADER_BYTES, MAGIC, OPT
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
-from tests.places import CAPTURES, SHARED
 
-PUBLIC = SHARED / "darshan-logs"
-WORKFLOW = sorted((PUBLIC / "nonmpi_workflow").glob("*.darshan"))
-TORCH = sorted(PUBLIC.glob("snyder_python3*.darshan"))
 SPAWNED = b"python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"
 TORCHRUN = b"python -m torch.distributed.run --nproc-per-node 2 train.py --epochs 3"
 
@@ -226,25 +222,6 @@ def test_a_folder_stands_for_the_logs_below_it_and_a_log_counts_once(tmp_path):
     (text,) = open_job([process_log(tmp_path, 1, exe=b"uname -p ")]).warnings
     assert "(uname -p)" in text
     assert "DARSHAN_LOGFILE" in text
-
-
-@pytest.mark.skipif(not WORKFLOW, reason="the public logs are not beside the checkout")
-def test_real_jobs(tmp_path):
-    made = merge(WORKFLOW, [], tmp_path / "c.capture")
-    assert made.info.ranks == (0,)
-    assert made.operations > 100_000
-    assert sum("incomplete" in warning for warning in made.info.warnings) == 3
-    assert made.info.coverage.operations < 1
-    assert any("partial" in warning for warning in made.info.warnings)
-    job = open_job(TORCH)  # with spawned workers
-    assert [(process.rank, process.worker) for process in job.processes[:3]] == [(0, 0), (1, 0), (2, 0)]
-    assert job.nprocs == 3
-    assert any("which rank started which of 13 worker processes is not known" in warning for warning in job.warnings)
-    with pytest.raises(LogError, match="21 logs are of 6 jobs") as caught:
-        open_job(sorted(PUBLIC.glob("pq_app*.darshan")) + TORCH)
-    assert f"dxt-replay merge {PUBLIC}/*_id3116902-*.darshan" in str(caught.value)
-    torchrun = open_job(find_logs(CAPTURES / "torch_shards" / "logs"))
-    assert [(each.rank, each.worker) for each in torchrun.processes] == [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (1, 2)]
 
 
 @pytest.fixture

@@ -47,17 +47,6 @@ def test_lanes_are_those_of_the_contract_however_the_operations_are_cut(operatio
     assert found.dtype == np.int32
 
 
-@given(operations=WIDTHS)
-def test_there_are_as_many_lanes_as_operations_in_flight_at_once(operations):
-    """An interval graph is perfect: its chromatic number is the size of its largest clique."""
-    start, end, _ = columns([[(begin, width + 1) for begin, width in operations]])
-    lanes = OverlapLanes().following(start, end)
-    in_flight = [int(((start <= moment) & (moment < end)).sum()) for moment in start.tolist()]
-    assert lanes.max(initial=-1) + 1 == max(in_flight, default=0)
-    for lane in np.unique(lanes):
-        assert (start[lanes == lane][1:] >= end[lanes == lane][:-1]).all()
-
-
 def test_hundreds_of_lanes_and_a_missing_end():
     start = np.arange(1_000)
     assert OverlapLanes().following(start, start + 1_000).tolist() == list(range(1_000))

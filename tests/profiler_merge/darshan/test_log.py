@@ -1,4 +1,4 @@
-"""The container reader over written logs of every version; test_against_pydarshan.py has the real ones."""
+"""The container reader over written logs of every version; test_counters.py has the real ones."""
 
 import bz2
 import gzip
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dxt_replay.profiler_merge.darshan.log import CONTAINERS, PIECE_BYTES, DamagedLogError, decode_job, open_log, pieces
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.units import NS_PER_S
-from tests.darshan_oracle import shared_logs
 from tests.darshan_writer import MODULE_IDS, JobSpec, ModuleSpec, write_log
 from tests.examples import examples
 
@@ -242,12 +241,3 @@ def test_streams_that_are_damaged_end_early_or_are_bombs(target: Path, compressi
         sizes.extend(map(len, pieces(target, 0, len(bomb), compression, region="POSIX")))
     assert max(sizes) <= PIECE_BYTES
     assert sum(sizes) <= max(64 << 20, 100 * len(bomb))
-
-
-def test_the_empty_log() -> None:
-    path = next((path for path in shared_logs() if path.stem == "empty_log"), None)
-    if path is None:
-        pytest.skip("the shared logs are not beside the checkout")
-    log = open_log(path)
-    assert (dict(log.modules), dict(log.names), log.warnings, log.job.nprocs) == ({}, {}, (), 4)
-    assert log.job.run_time_s == pytest.approx(0.038326504)

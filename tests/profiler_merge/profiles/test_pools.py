@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.profiles.marks import RankOperations
+from dxt_replay.profiler_merge import recording as mark
+from dxt_replay.profiler_merge.profiles.marks import (
+    MARK,
+    ProcessMarks,
+    RankMarks,
+    RankOperations,
+    batches_of,
+    processor_times,
+    training_loop,
+)
 from dxt_replay.profiler_merge.profiles.pools import pool_of, spread
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, TRACED
 
@@ -83,3 +95,49 @@ def test_threads_that_make_whole_batches_of_a_loop_that_waits_for_two_at_once() 
     assert (pool.batch == 2 * pair + thread).all()
     lane = spread(pool, made)[0]
     assert all(len(set(lane[pool.batch == each].tolist())) == 1 for each in range(40))
+
+
+def process(pid: int, *marks: tuple[int, ...]) -> ProcessMarks:
+    """Marks of the thread that has the number of its process: ms, kind, number, group, ms of a processor."""
+    rows = np.zeros(len(marks), dtype=MARK)
+    ms, rows["kind"], rows["number"], rows["group"], cpu = np.array(marks).T
+    rows["t"], rows["cpu"], rows["thread"] = ms * MS, cpu * MS, pid
+    anchors = np.zeros((0, 4), dtype=np.int64)
+    return ProcessMarks(path=Path("a"), host="h", pid=pid, parent=1, rank=-1, rows=rows, anchors=anchors)
+
+
+def test_threads_that_began_before_the_loop_read_its_batches_and_what_was_read_before_them_is_none() -> None:
+    """They read two files a batch side by side, three batches ahead of the loop. A list was read before they began."""
+    kinds = ((0, mark.GET, 2), (1, mark.GET_END, 2), (2, mark.OPTIMIZER, 0))
+    steps = [(10 * k + 130 + ms, kind, k, group, 0) for k in range(20) for ms, kind, group in kinds]
+    marks = RankMarks(own=process(7, (90, mark.START, 0, 0, 0), (91, mark.START_END, 8, 0, 0), *steps))
+    number = np.arange(40)
+    start = np.append(50 * MS, 100 * MS + number // 2 * 10 * MS + number % 2 * MS)
+    made = replace(reads(np.append(3, number % 2 + 1), start, 7 * MS), pid=np.full(41, 7))
+    found = batches_of(marks, training_loop(marks.own), made, np.zeros(41, dtype=bool))
+    assert found is not None
+    assert found["feeds"].tolist() == [-1, *(number // 2).tolist()]
+
+
+@pytest.mark.parametrize(("begin", "waited"), [(5, 7), (11, 1)])
+def test_what_a_worker_did_before_its_first_batch_is_waited_for_where_that_batch_is(begin: int, waited: int) -> None:
+    """It makes a batch in 4 or 2 ms, 3 or 2 of them on a processor, after 4 ms of imports."""
+    took = 3 if begin == 5 else 2
+    loop = [
+        (1, mark.PASS, 0, 1, 0),
+        (2, mark.TAKE, 0, 1, 0),
+        (10, mark.TAKE_END, 0, 1, 0),
+        (11, mark.OPTIMIZER, 0, 0, 0),
+    ]
+    loop += [
+        (12, mark.TAKE, 1, 1, 0),
+        (13, mark.TAKE_END, 1, 1, 0),
+        (14, mark.OPTIMIZER, 1, 0, 0),
+        (15, mark.PASS_END, 2, 1, 0),
+    ]
+    worker = process(
+        8, (begin, mark.MAKE, 0, 1, 4), (begin + 4 if took == 3 else begin + 2, mark.MAKE_END, 0, 1, 4 + took)
+    )
+    own = process(7, *loop)
+    found = processor_times(RankMarks(own=own, processes={7: own, 8: worker}))
+    assert (found["wait_ns"], found["made_ns"]) == (9 * MS, waited * MS)

@@ -1,6 +1,5 @@
 """Spans of TensorFlow's profiles from small written profiles, rule by rule, and on the real captures."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -10,12 +9,10 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import main_line, profile_spans
-from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profile
-from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.profiler_merge.profiles.xplane import read_profile
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, table_from_columns
 from tests import xplane_writer as writer
 from tests.examples import examples
-from tests.places import CAPTURES
 from tests.xplane_writer import START_NS, Event, Line
 
 MAIN, COMPUTE, EIGEN, DATA, GET_NEXT, OTHER_DATA, POOL = 11, 22, 33, 44, 55, 66, 77
@@ -60,22 +57,6 @@ def rows(spans, kind):
     chosen = np.flatnonzero(spans.kind == SPAN_KINDS.index(kind))
     columns = (spans.name, spans.thread, spans.step, spans.start_ns - START_NS, spans.end_ns - START_NS)
     return [tuple(column[row] for column in columns) for row in chosen]
-
-
-def step_times(spans):
-    """Steps of (start, end, {kind: ns}) from the profile's start; an instant counts for the first kind it is in."""
-    found = []
-    taken = Intervals()
-    times = {}
-    for kind in ("input_wait", "collective", "checkpoint", "compute"):
-        mine = spans.kind == SPAN_KINDS.index(kind)
-        times[kind] = Intervals.union_of(spans.start_ns[mine], spans.end_ns[mine]).minus(taken)
-        taken = taken.union(times[kind])
-    for row in np.flatnonzero(spans.kind == SPAN_KINDS.index("step")):
-        start, end = spans.start_ns[row : row + 1], spans.end_ns[row : row + 1]
-        shares = {kind: int(mine.covered_within(start, end)[0]) for kind, mine in times.items()}
-        found.append((int(start[0]) - START_NS, int(end[0]) - START_NS, shares))
-    return found
 
 
 def eigen(*marks):
@@ -253,7 +234,7 @@ def test_no_instant_is_compute_and_something_else(tmp_path, main, other, lengths
     steps = [step(i, begin, end) for i, (begin, end) in enumerate(pairwise(bounds))]
     own, others = ([event(n, s, s + d) for n, s, d in pieces] for pieces in (main, other))
     spans = profile_spans(profile(tmp_path, {MAIN: [*steps, *own], **({COMPUTE: others} if others else {})}))
-    assert [end - begin for begin, end, _ in step_times(spans)] == lengths
+    assert [end - begin for *_, begin, end in rows(spans, "step")] == lengths
     compute, taken = np.zeros(2000, int), np.zeros(2000, bool)
     for kind in ("input_wait", "collective", "checkpoint"):
         for *_, begin, end in rows(spans, kind):
@@ -267,116 +248,37 @@ def test_no_instant_is_compute_and_something_else(tmp_path, main, other, lengths
     assert (spans.end_ns > spans.start_ns).all()
 
 
-def _captured():
-    return sorted(wall for wall in CAPTURES.glob("*/wall-*.json") if (wall.parent / "job.darshan").exists())
+MANY = {GET_NEXT: [event(ITERATOR, 100, 500), event("MapAndBatchConsume", 490, 491, element_id=9)],
+        DATA: [event("MapAndBatchProduce", 110 + 20 * n, 120 + 20 * n, element_id=9) for n in range(3)]}  # fmt: skip
+BUFFERS = {
+    GET_NEXT: [
+        *(event(ITERATOR, 100, 400), event("PrefetchConsume", 390, 391, element_id=70)),
+        *(event(ITERATOR, 1100, 1200), event("PrefetchConsume", 1190, 1191, element_id=71)),
+    ],
+    DATA: [
+        *(event("PrefetchProduce", 110, 380, element_id=70), event("ParallelMapConsume", 300, 301, element_id=5)),
+        *(event("PrefetchProduce", 400, 800, element_id=71), event("ParallelMapConsume", 700, 701, element_id=6)),
+        event("PrefetchProduce", 900, 950, element_id=72),
+    ],
+    OTHER_DATA: [
+        *(event("ParallelMapProduce", 120, 200, element_id=5), event("FunctionRun", 190, 195, id=900)),
+        *(event("ParallelMapProduce", 210, 230, element_id=6), event("FunctionRun", 225, 228, id=901)),
+    ],
+    POOL: [event("ExecutorState::Process", 200, 290, id=900), event("ExecutorState::Process", 300, 650, id=901)],
+}  # fmt: skip
+USED = {
+    ("PrefetchProduce", 110): 400, ("PrefetchProduce", 400): 1200,
+    ("PrefetchProduce", 900): None,  # made, and never fetched
+    ("ParallelMapProduce", 120): 400, ("ParallelMapProduce", 210): 1200,
+    ("ExecutorState::Process", 200): 400, ("ExecutorState::Process", 300): 1200,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("wall", _captured() or [None], ids=lambda path: path and f"{path.parent.name}-{path.stem}")
-def test_real_captures(wall):
-    if wall is None:
-        pytest.skip("no captures beside the checkout")
-    recorded = json.loads(wall.read_text())
-    (path,) = find_profiles(wall.parent / "profile" / f"rank{recorded['rank']}")
-    spans = profile_spans(read_profile(path))
-    steps = step_times(spans)
-    count = recorded["steps"]
-    assert spans.step[spans.kind == SPAN_KINDS.index("step")].tolist() == list(range(count))
-    assert all(following[0] >= before[1] for before, following in pairwise(steps))
-    assert recorded["t0"] * 1e9 - 1e6 < steps[0][0] + START_NS
-    assert steps[-1][1] + START_NS < recorded["t1"] * 1e9 + 1e6
-    for begin, end, shares in steps:
-        assert min(shares["input_wait"], shares["collective"], shares["compute"]) > 0
-        assert sum(shares.values()) < end - begin
-    assert len(rows(spans, "input_wait")) == len(rows(spans, "collective")) == count
-    reads_itself = wall.parent.name not in ("imagenet", "cosmoflow", "cosmoflow_threads")
-    assert {row[0] for row in rows(spans, "input_wait")} == {
-        "next_batch" if reads_itself else "IteratorGetNextOp::DoCompute"
-    }
-    assert bool(rows(spans, "pipeline")) != reads_itself
-    saves = 3 if recorded["rank"] == 0 and wall.parent.name in ("cosmictagger", "l2hmc") else 0
-    assert len(rows(spans, "checkpoint")) == saves
-    assert [row[0] for row in rows(spans, "other")] == ["dxt_anchor"] * 6
-
-
-# What each batch fetch used, from tf.data's own events.
-
-
-def fetched(folder, threads):
-    """By name and begin of each pipeline span: the end of the fetch that used it, None for none."""
-    spans = profile_spans(profile(folder, threads))
+@pytest.mark.parametrize(
+    ("threads", "used"), [(BUFFERS, USED), (MANY, {("MapAndBatchProduce", at): 500 for at in (110, 130, 150)})]
+)
+def test_an_element_goes_through_every_buffer_to_the_fetch_that_used_it(tmp_path, threads, used):
+    spans = profile_spans(profile(tmp_path, {MAIN: [step(0, 0, 1000), step(1, 1000, 2000)], **threads}))
     mine = spans[spans.kind == SPAN_KINDS.index("pipeline")]
-    return {
-        (name, start - START_NS): None if end == NOT_FETCHED else end - START_NS
-        for name, start, end in zip(mine.name, mine.start_ns.tolist(), mine.fetched_ns.tolist(), strict=True)
-    }
-
-
-def test_an_element_goes_through_every_buffer_to_the_fetch_that_used_it(tmp_path):
-    found = fetched(
-        tmp_path,
-        {
-            MAIN: [event("train", 0, 1000, step_num=0), event("train", 1000, 2000, step_num=1)],
-            GET_NEXT: [
-                event("IteratorGetNextOp::DoCompute", 100, 400),
-                event("PrefetchConsume", 390, 391, element_id=70),
-                event("IteratorGetNextOp::DoCompute", 1100, 1200),
-                event("PrefetchConsume", 1190, 1191, element_id=71),
-            ],
-            DATA: [
-                event("PrefetchProduce", 110, 380, element_id=70),
-                event("ParallelMapConsume", 300, 301, element_id=5),
-                event("PrefetchProduce", 400, 800, element_id=71),
-                event("ParallelMapConsume", 700, 701, element_id=6),
-                event("PrefetchProduce", 900, 950, element_id=72),
-            ],
-            OTHER_DATA: [
-                event("ParallelMapProduce", 120, 200, element_id=5),
-                event("FunctionRun", 190, 195, id=900),
-                event("ParallelMapProduce", 210, 230, element_id=6),
-                event("FunctionRun", 225, 228, id=901),
-            ],
-            POOL: [
-                event("ExecutorState::Process", 200, 290, id=900),
-                event("ExecutorState::Process", 300, 650, id=901),
-            ],
-        },
-    )
-    assert found == {
-        ("PrefetchProduce", 110): 400,
-        ("PrefetchProduce", 400): 1200,
-        ("PrefetchProduce", 900): None,  # made, and never fetched
-        ("ParallelMapProduce", 120): 400,
-        ("ParallelMapProduce", 210): 1200,
-        ("ExecutorState::Process", 200): 400,
-        ("ExecutorState::Process", 300): 1200,
-    }
-
-
-def test_a_batch_of_many_elements_is_used_by_one_fetch(tmp_path):
-    found = fetched(
-        tmp_path,
-        {
-            MAIN: [event("train", 0, 1000, step_num=0)],
-            GET_NEXT: [
-                event("IteratorGetNextOp::DoCompute", 100, 500),
-                event("MapAndBatchConsume", 490, 491, element_id=9),
-            ],
-            DATA: [event("MapAndBatchProduce", 110 + 20 * n, 120 + 20 * n, element_id=9) for n in range(3)],
-        },
-    )
-    assert set(found.values()) == {500}
-
-
-@pytest.mark.skipif(not CAPTURES.exists(), reason="the shared captures are not beside this checkout")
-@pytest.mark.parametrize("name", ["keras_shuffle/slow", "keras_shuffle/fast", "keras_plain/slow", "imagenet"])
-def test_real_pipelines_are_followed_from_the_read_to_the_fetch(name):
-    made = read_profile(find_profiles(CAPTURES / name)[0])
-    found = profile_spans(made)
-    mine = found.kind == SPAN_KINDS.index("pipeline")
-    waits = np.sort(found.end_ns[found.kind == SPAN_KINDS.index("input_wait")])
-    fetched = found.fetched_ns[mine]
-    used = fetched != NOT_FETCHED
-    assert used.mean() > 0.95
-    assert np.isin(fetched[used], waits).all()
-    # Nothing is used before it was begun.
-    assert (found.start_ns[mine][used] < fetched[used]).all()
+    found = zip(mine.name, (mine.start_ns - START_NS).tolist(), mine.fetched_ns.tolist(), strict=True)
+    assert {(name, at): None if end == NOT_FETCHED else end - START_NS for name, at, end in found} == used

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -266,20 +264,14 @@ def test_bad_input_is_an_error_that_names_the_file(write: Write, data: bytes, me
     assert str(path) in str(caught.value)
 
 
-def test_every_truncation_is_an_error(write: Write) -> None:
+def test_every_truncation_is_an_error_and_every_flipped_bit_too_or_keeps_all_events(write: Write) -> None:
     data = small_profile()
-    assert outcome(write(data)) is not None
+    whole = outcome(write(data))
+    assert whole is not None
     assert [cut for cut in range(len(data)) if outcome(write(data[:cut])) is not None] == []
-
-
-@pytest.mark.parametrize("bits", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_every_flipped_bit_is_an_error_or_keeps_all_events(write: Write, bits: int) -> None:
-    data = small_profile()
-    events = len(read_profile(write(data)))
-    for at in range(len(data)):
-        for bit in ((at + 3 * turn) % 8 for turn in range(bits)):
-            found = outcome(write(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
-            assert found is None or found.skipped_fields or len(found) == events, (at, bit)
+    for at, bit in ((at, (at + turn) % 8) for at in range(len(data)) for turn in (0, 3)):
+        found = outcome(write(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
+        assert found is None or found.skipped_fields or len(found) == len(whole), (at, bit)
 
 
 _NEWER = b"".join(
@@ -369,14 +361,3 @@ def test_find_profiles(tmp_path: Path) -> None:
     assert find_profiles(tmp_path / "empty") == []
     with pytest.raises(ProfileError, match="does not exist"):
         find_profiles(tmp_path / "missing")
-
-
-def test_reading_imports_neither_tensorflow_nor_protobuf(write: Write) -> None:
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from dxt_replay.profiler_merge.profiles.xplane import read_profile\n"
-        f"read_profile(Path({str(write(small_profile()))!r}))\n"
-        "print(sorted({'tensorflow', 'google', 'jax', 'xprof'} & {name.split('.')[0] for name in sys.modules}))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
-    assert result.stdout.strip() == "[]"
