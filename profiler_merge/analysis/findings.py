@@ -1,25 +1,23 @@
-"""Findings in words. Each is one function: a condition on an analysis, under its code and its four texts."""
+"""Findings in words. Each is one function: a condition on an analysis, and what is said where it holds."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.analysis import finding as thresholds
+from dxt_replay.profiler_merge.analysis import finding as limits
 from dxt_replay.profiler_merge.analysis.analyse import LUSTRE, Analysis, Framework, analyse
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.profiler_merge.analysis.finding import LOOP, RUN, SEVERITIES, Finding, Stake
 from dxt_replay.profiler_merge.analysis.interfaces import InterfaceTotals
+from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.layers import OBJECT_STORES, called, lowest
 from dxt_replay.traces.store.reader import Capture
@@ -156,7 +154,8 @@ def findings(
 def findings_of(analysis: Analysis) -> tuple[Finding, ...]:
     """Findings about the result of `analyse`, worst first; a warm-up comes last of its severity, since it does not
     matter in a long run."""
-    made = (_finding(rule, hit, analysis) for rule in RULES for hit in rule.condition(analysis))
+    files = _program_files(analysis)
+    made = (_finding(hit, analysis) for condition in CONDITIONS for hit in condition(analysis, files))
     return tuple(
         sorted(
             filter(None, made),
@@ -192,52 +191,56 @@ def most_saved_s(analysis: Analysis, of: str) -> float:
     return saved_s if of == LOOP else saved_s + max(run_s - loop.loop_s, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """What a condition found: at stake, or the severity where that is not known; the numbers for programs; further
-    words of the texts; the worst files."""
-
-    stake: Stake | str
-    values: Mapping[str, float]
-    words: Mapping[str, Any] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
-
-
-Condition = Callable[[Analysis], Iterator[Hit]]
-
-
-class Rule(NamedTuple):
-    """A finding. The texts are templates: `{name}` is a value or word of the Hit or a threshold, `{name:pct}`,
-    `:bytes`, `:n` and `:ns` show it as per cent, bytes, a count or a duration."""
+class Hit(NamedTuple):
+    """What a condition found. `stake`: what is at stake, or the severity where that is not known; the rest as of
+    `Finding`. It is no finding where next to nothing is at stake."""
 
     code: str
-    condition: Condition
+    stake: Stake | str
+    values: Mapping[str, float]
     title: str
     evidence: str
     threshold: str
     remedy: str
+    files: tuple[str, ...] = ()
 
 
-RULES: list[Rule] = []
-"""All findings; of equally severe ones with equally much at stake the first is listed first."""
+def _finding(hit: Hit, analysis: Analysis) -> Finding | None:
+    """The finding with at most the saving of infinitely fast storage at stake; None if that is next to nothing."""
+    code, stake, values, title, evidence, threshold, remedy, files = hit
+    texts = {"title": title, "threshold": threshold, "remedy": remedy}
+    if isinstance(stake, str):
+        return Finding(code=code, severity=stake, evidence=evidence, values=values, files=files, **texts)
+    most_s, loop = most_saved_s(analysis, stake.of), analysis.summary.loop
+    # Waits that are not for storage would gain from faster decoding, which this limit does not hold for.
+    shares = (values.get(name, 0.0) for name in ("io_in_wait_pct", "saved_of_wait_pct"))
+    by_storage = code != "input-bound" or max(shares) >= limits.MOSTLY_STORAGE_PCT
+    if stake.seconds > most_s and by_storage and code not in ("checkpoint-blocking", "warm-up"):
+        whole_s = loop.loop_s if loop is not None and stake.of == LOOP else analysis.summary.job.run_time_s or 0.0
+        stake = Stake(most_s, whole_s, stake.of)
+        evidence += f" Infinitely fast storage would save at most {_duration(most_s)} of the {stake.of}."
+    if not stake.matters and code != "input-bound":
+        return None
+    columns = stake.columns() | ({"severity": "info"} if code == "warm-up" else {})
+    return Finding(code=code, evidence=evidence, values=values, files=files, **texts, **columns)
 
 
-def _rule(
-    code: str, title: str, evidence: str, threshold: str, remedy: str = "{remedy}"
-) -> Callable[[Condition], Condition]:
-    """Adds the decorated condition to RULES."""
-
-    def add(condition: Condition) -> Condition:
-        RULES.append(Rule(code, condition, title, evidence, threshold, remedy))
-        return condition
-
-    return add
+Files = Mapping[str, Any]
+"""The files table without the profilers' own files: numbers as arrays, texts as lists."""
 
 
-class _Template(string.Formatter):
-    def format_field(self, value: Any, form: str) -> str:
-        shown: Callable[[Any], str] | None = _FORMS.get(form)
-        return super().format_field(value, form) if shown is None else shown(value)
+def _program_files(found: Analysis) -> Files:
+    files = found.patterns.files
+    table = files.filter(pa.array(~np.isin(files["file_id"].to_numpy(), sorted(found.setting.own_files))))
+    return {
+        name: table[name].to_pylist() if pa.types.is_string(table[name].type) else table[name].to_numpy()
+        for name in table.column_names
+    }
+
+
+def _worst(files: Files, by: np.ndarray) -> tuple[str, ...]:
+    order = np.argsort(-by, kind="stable")[:5]
+    return tuple(files["path"][place] for place in order if by[place] > 0)
 
 
 def percent(value: float) -> str:
@@ -245,292 +248,15 @@ def percent(value: float) -> str:
     return f"{value:.1f} %" if value < 99.95 else "100 %"
 
 
-_FORMS: Mapping[str, Callable[[Any], str]] = {
-    "pct": percent, "bytes": format_bytes, "n": format_count, "ns": format_duration,
-}  # fmt: skip
+def _duration(seconds: float) -> str:
+    return format_duration(seconds * NS_PER_S)
 
 
-def _finding(rule: Rule, hit: Hit, analysis: Analysis) -> Finding | None:
-    """The finding with at most the saving of infinitely fast storage at stake; None if that is next to nothing."""
-    summary, loop, stake = analysis.summary, analysis.summary.loop, hit.stake
-    words = {
-        **vars(thresholds), **hit.values, **hit.words, "stake": stake,
-        "warm": " (first step left out)" if loop is not None and loop.warm_up_s else "",
-    }  # fmt: skip
-    texts: dict[str, Any] = {
-        name: _Template().vformat(getattr(rule, name), (), words)
-        for name in ("title", "evidence", "threshold", "remedy")
-    }
-    columns: dict[str, Any] = {"severity": stake} if isinstance(stake, str) else stake.columns()
-    if isinstance(stake, Stake) and rule.code not in ("checkpoint-blocking", "warm-up"):
-        most_s = most_saved_s(analysis, stake.of)
-        shares = (hit.values.get(name, 0.0) for name in ("io_in_wait_pct", "saved_of_wait_pct"))
-        # Waits that are not for storage would gain from faster decoding, which this limit does not hold for.
-        by_storage = rule.code != "input-bound" or max(shares) >= thresholds.MOSTLY_STORAGE_PCT
-        if stake.seconds > most_s and by_storage:
-            whole_s = loop.loop_s if loop is not None and stake.of == LOOP else summary.job.run_time_s or 0.0
-            limited = Stake(most_s, whole_s, stake.of)
-            if not limited.matters and rule.code != "input-bound":
-                return None
-            columns = limited.columns()
-            most = format_duration(most_s * NS_PER_S)
-            texts["evidence"] += f" Infinitely fast storage would save at most {most} of the {stake.of}."
-    if rule.code == "warm-up":
-        columns["severity"] = "info"
-    return Finding(code=rule.code, **texts, **columns, values=hit.values, files=hit.files)
+def _without_first(loop: SteadyLoop) -> str:
+    return " (first step left out)" if loop.warm_up_s else ""
 
 
-@_rule(
-    "no-trace",
-    "The log holds no DXT trace",
-    "Darshan counted {counted_operations:n} reads and writes; none of them was traced, so it is not known when "
-    "each happened.",
-    "no traced operation",
-    "Record again with DXT: DXT_ENABLE_IO_TRACE=1 in the environment of every process.",
-)
-def _no_trace(found: Analysis) -> Iterator[Hit]:
-    traced, carriers = found.summary.operations, _carriers(found)
-    counted = sum(each.operations for each in carriers.values())
-    # DXT does not trace an object store: `_not_traced` reports that.
-    if counted and not (traced.read or traced.write or any(name in OBJECT_STORES for name in carriers)):
-        yield Hit("high", {"counted_operations": counted})
-
-
-def _carriers(found: Analysis) -> dict[str, InterfaceTotals]:
-    """The interfaces with counters that moved the bytes themselves, on behalf of the others."""
-    counted = {name: each for name, each in found.summary.interfaces.items() if each.source == "counters"}
-    return {name: counted[name] for name in lowest({name: each.bytes or 0 for name, each in counted.items()})}
-
-
-@_rule(
-    "partial-trace",
-    "The trace holds only part of the run",
-    "{said}",
-    "below {least:pct}",
-    "Record again with more memory for DXT (DARSHAN_MODMEM, or MODMEM in a DARSHAN_CONFIG_PATH file), or leave out "
-    "files that do not matter.",
-)
-def _partial_trace(found: Analysis) -> Iterator[Hit]:
-    coverage, operations = found.summary.coverage, found.summary.operations
-    known = dict(zip(("bytes", "operations"), coverage.traceable, strict=True))
-    low = {name: share for name, share in known.items() if share is not None and share < LEAST_COVERAGE}
-    counted = any(each.operations for each in _carriers(found).values())
-    if not (low and (operations.read or operations.write or not counted)) and not found.summary.partial:
-        return
-    aside = ", C streams aside" if coverage.traceable != (coverage.bytes, coverage.operations) else ""
-    shares = " and ".join(f"{percent(100 * share)} of the {name}" for name, share in low.items())
-    said = f"The trace holds {shares} that Darshan counted{aside}." if low else "The source is marked as incomplete."
-    yield Hit(
-        "high",
-        {f"coverage_{name}": share for name, share in low.items()},
-        {"said": said, "least": 100 * LEAST_COVERAGE},
-    )
-
-
-@_rule(
-    "not-traced",
-    "Part of {part} is not in the trace",
-    "{why}. So the cost of storage is not known, and a replay leaves this I/O out.",
-    "above {most:pct} of the bytes, or not known",
-)
-def _not_traced(found: Analysis) -> Iterator[Hit]:
-    unseen, why = found.summary.coverage.unseen, found.summary.not_judged
-    if not unseen or why is None or nothing_recorded(unseen):
-        return
-    kinds = {each.kind for each in unseen}
-    remedies = [_READ_INSTEAD] * bool(kinds - {OBJECTS}) + [_MOUNT_INSTEAD] * (OBJECTS in kinds)
-    if "mapped" in kinds and found.summary.recorded_by == "darshan":
-        remedies.insert(0, _TELL_APART)
-    mapped = tuple(each.name for each in unseen if each.kind == "mapped")
-    yield Hit(
-        "high",
-        {"least_bytes": sum(each.bytes or 0 for each in unseen), "mapped_files": len(mapped)},
-        {
-            "part": "the job's I/O" if OBJECTS in kinds else "what the job read",
-            "why": f"{why[:1].upper()}{why[1:]}",
-            "most": 100 * (1 - LEAST_COVERAGE),
-            "remedy": " ".join(remedies),
-        },
-        mapped[:5],
-    )
-
-
-def _small(name: str, found: Analysis) -> Iterator[Hit]:
-    """`reads`, or `writes`, smaller than the stripe of their file, or than 1 MiB for files without stripes."""
-    files = _program_files(found)
-    stake = _storage(found, files, files[name] > 0)
-    total, small = int(files[name].sum()), int(files[f"small_{name}"].sum())
-    share = 100 * small / total if total else 0.0
-    if small < thresholds.LEAST_REQUESTS or share <= thresholds.SMALL_REQUEST_PCT or not stake.matters:
-        return
-    moved = int(files["bytes_read" if name == "reads" else "bytes_written"].sum())
-    worst = int(files[f"small_{name}"].argmax())
-    # The options of TensorFlow do not affect files that h5py or NumPy opens.
-    framework = found.setting.framework
-    if framework is _TENSORFLOW and files["format"][worst] != "tfrecord":
-        framework = _UNKNOWN
-    # Programs that read shards by now are not told to use them.
-    shards = name == "reads" and framework is _PYTORCH and _is_shard(files["format"][worst], files["path"][worst])
-    yield Hit(
-        stake,
-        {f"small_{name}": small, f"small_{name}_pct": share},
-        {
-            "small": small, "total": total, "share": share, "mean": moved / total,
-            "limit": "a stripe of their file" if LUSTRE in found.setting.file_systems else "1 MiB",
-            "remedy": _remedy("read more of a shard at once" if shards else f"{name[:-1]} more at once", framework),
-        },
-        _worst(files, files[f"small_{name}"]),
-    )  # fmt: skip
-
-
-for _name in ("reads", "writes"):
-    _rule(
-        f"small-{_name}",
-        f"{_name.capitalize()} are smaller than {{limit}}",
-        f"{{small:n}} of {{total:n}} {_name} ({{share:pct}}) move less than {{limit}}; the mean is {{mean:bytes}}.",
-        "more than {SMALL_REQUEST_PCT:g} %, and at least {LEAST_REQUESTS}",
-    )(partial(_small, _name))
-
-
-@_rule(
-    "small-chunks",
-    "HDF5 chunks are smaller than a request",
-    "{what}; they are {mean_bytes:bytes} each (mean).",
-    "more than {READS_PER_REQUEST:g} reads a request (without HDF5 counters: more than {CONSECUTIVE_PCT:g} % "
-    "consecutive), below {SMALL_CHUNK_BYTES:bytes}",
-    "Repack with chunks of a sample or more (h5repack -l CHUNK=...): 1 MiB instead of 4 KiB made Cosmic Tagger's "
-    "I/O 8 times as fast in the DLIO paper.",
-)
-def _small_chunks(found: Analysis) -> Iterator[Hit]:
-    files, stake, interface = _program_files(found), _storage(found), found.summary.interfaces.get("HDF5")
-    hdf5 = np.array([name == "hdf5" for name in files["format"]], dtype=bool)
-    reads = np.where(hdf5, files["reads"], 0)
-    mean = files["bytes_read"] / np.maximum(files["reads"], 1)
-    requests = interface.reads if interface is not None and interface.source == "counters" else 0
-    cut = 100 * files["consecutive"] > thresholds.CONSECUTIVE_PCT * reads
-    if requests:
-        cut = reads > thresholds.READS_PER_REQUEST * requests
-    small = hdf5 & cut & (mean < thresholds.SMALL_CHUNK_BYTES) & (reads >= thresholds.LEAST_REQUESTS)
-    if not small.any() or not stake.matters:
-        return
-    count, size = int(reads[small].sum()), float(files["bytes_read"][small].sum() / reads[small].sum())
-    values = {"reads": count, "mean_bytes": size}
-    what = f"{percent(100 * files['consecutive'][small].sum() / count)} of the reads continue the one before"
-    if requests:
-        values["reads_per_request"] = count / requests
-        what = f"{count / requests:.0f} POSIX reads carry out one H5Dread"
-    yield Hit(stake, values, {"what": what}, _worst(files, np.where(small, reads, 0)))
-
-
-@_rule(
-    "random-shared",
-    "Shared files are accessed at random",
-    "{random_pct:pct} of the accesses to {count:n} files of several ranks go to a place that does not follow from "
-    "the two before.",
-    "more than {RANDOM_PCT:g} %, and {LEAST_REQUESTS} of them",
-    "Shuffle the order of blocks and the samples within a buffer rather than every sample, give each rank files of "
-    "its own, or stage the file in memory or on a local disk.",
-)
-def _random_shared(found: Analysis) -> Iterator[Hit]:
-    files, stake = _program_files(found), _storage(found)
-    accesses, random = files["reads"] + files["writes"], files["random"]
-    some = (files["ranks"] > 1) & (random >= thresholds.LEAST_REQUESTS)
-    some &= 100 * random > thresholds.RANDOM_PCT * np.maximum(accesses, 1)
-    if some.any() and stake.matters:
-        share = 100 * random[some].sum() / accesses[some].sum()
-        yield Hit(stake, {"random_pct": share}, {"count": int(some.sum())}, _worst(files, np.where(some, random, 0)))
-
-
-@_rule(
-    "re-reads",
-    "Ranks read the same bytes again",
-    "{reread_bytes:bytes} of {total:bytes} ({reread_pct:pct}) had been read by the same rank before; "
-    "{unique_bytes:bytes} are distinct.",
-    "at least {REREAD_PCT:g} %",
-    "{remedy} That takes {unique_bytes:bytes}.",
-)
-def _rereads(found: Analysis) -> Iterator[Hit]:
-    files, stake = _program_files(found), _storage(found)
-    total, again, unique = (int(files[name].sum()) for name in ("bytes_read", "reread_bytes", "unique_bytes_read"))
-    if stake.matters and total and again >= thresholds.LEAST_REREAD_BYTES and _at_least(again, total):
-        remedy = _remedy("keep what was read", found.setting.framework)
-        values = {"reread_bytes": again, "reread_pct": 100 * again / total, "unique_bytes": unique}
-        yield Hit(stake, values, {"total": total, "remedy": remedy}, _worst(files, files["reread_bytes"]))
-
-
-@_rule(
-    "shared-reads",
-    "Several ranks read the same bytes",
-    "The ranks read {first:bytes}, of which {unique:bytes} are distinct: they read each byte {times:.1f} times on "
-    "average.",
-    "at least {REREAD_PCT:g} % more than once",
-    "Shard the files over the ranks, or let one rank read and broadcast.",
-)
-def _shared_reads(found: Analysis) -> Iterator[Hit]:
-    files, stake = _program_files(found), _storage(found)
-    several, unique = (int(files[name].sum()) for name in ("read_by_several_bytes", "unique_bytes_read"))
-    if stake.matters and several >= thresholds.LEAST_REREAD_BYTES and _at_least(several, unique):
-        values = {"read_by_several_bytes": several, "times": (unique + several) / unique}
-        words = {"first": unique + several, "unique": unique}
-        yield Hit(stake, values, words, _worst(files, files["read_by_several_bytes"]))
-
-
-def _at_least(part: int, whole: int) -> bool:
-    return 100 * part >= thresholds.REREAD_PCT * whole
-
-
-@_rule(
-    "rank-imbalance",
-    "Ranks share the I/O unevenly",
-    "Rank {busiest} spends {busiest_ns:ns} in I/O, rank {laziest} {laziest_ns:ns}; the most that a rank moves is "
-    "{most:bytes}, the least {least:bytes}.",
-    "(max - min) / max above {IMBALANCE_PCT:g} %, in bytes or time",
-    "Give the ranks equal shares of the files, and spread restarts, logs and checkpoints that one rank does for all.",
-)
-def _rank_imbalance(found: Analysis) -> Iterator[Hit]:
-    ranks, time_ns = found.patterns.ranks, found.overlap.ranks["io_ns"].to_numpy()
-    moved = ranks["bytes_read"].to_numpy() + ranks["bytes_written"].to_numpy()
-    if len(moved) < 2 or not moved.max():
-        return
-    values = {
-        "bytes_imbalance_pct": 100 * float(moved.max() - moved.min()) / float(moved.max()),
-        "time_imbalance_pct": 100 * float(time_ns.max() - time_ns.min()) / float(max(time_ns.max(), 1)),
-    }
-    stake = Stake(float(time_ns.max() - time_ns.mean()) / NS_PER_S, found.overlap.run_time_s, RUN)
-    if max(values.values()) <= thresholds.IMBALANCE_PCT or not stake.matters:
-        return
-    words = {"most": float(moved.max()), "least": float(moved.min())}
-    for name, place in (("busiest", int(time_ns.argmax())), ("laziest", int(time_ns.argmin()))):
-        words |= {name: ranks["rank"][place].as_py(), f"{name}_ns": float(time_ns[place])}
-    yield Hit(stake, values, words)
-
-
-@_rule(
-    "metadata-time",
-    "Opening, closing and looking up files takes long",
-    "Rank {rank} spends {ns:ns} ({metadata_of_run_pct:pct} of the run) in metadata.",
-    "at least {MATERIAL_PCT:g} % of the run, or above {METADATA_RANK_S:g} s of a rank",
-)
-def _metadata_time(found: Analysis) -> Iterator[Hit]:
-    ranks, files = found.patterns.ranks, _program_files(found)
-    time_ns = ranks["metadata_ns"].to_numpy() + ranks["reconstructed_metadata_ns"].to_numpy()
-    if not len(time_ns) or not time_ns.max():
-        return
-    worst = int(time_ns.argmax())
-    stake = Stake(int(time_ns[worst]) / NS_PER_S, found.overlap.run_time_s, RUN)
-    if not stake.matters or (stake.pct < thresholds.MATERIAL_PCT and stake.seconds <= thresholds.METADATA_RANK_S):
-        return
-    moved = files["bytes_read"] + files["reconstructed_bytes"]
-    sharded = np.array(list(map(_is_shard, files["format"], files["path"])), dtype=bool)
-    remedy = "open shards less often" if 2 * moved[sharded].sum() > moved.sum() else "open fewer files"
-    yield Hit(
-        stake,
-        {"metadata_s": stake.seconds, "metadata_of_run_pct": stake.pct},
-        {"rank": ranks["rank"][worst].as_py(), "ns": float(time_ns[worst]), "remedy": _remedy(remedy)},
-    )
-
-
-def _storage(found: Analysis, files: dict[str, Any] | None = None, chosen: np.ndarray | None = None) -> Stake:
+def _storage(found: Analysis, files: Files | None = None, chosen: np.ndarray | None = None) -> Stake:
     """Upper bound of the gain from any remedy for the reads and writes, for the loop if it is known, else for the run.
 
     `chosen` (files,): the files that the remedy concerns. It cannot gain more than their I/O time.
@@ -549,121 +275,318 @@ def _is_shard(kind: str, path: str) -> bool:
     return kind in ("tfrecord", "hdf5") or path.lower().endswith(_SHARDS)
 
 
-def _program_files(found: Analysis) -> dict[str, Any]:
-    """The files table without the profilers' own files: numbers as arrays, texts as lists."""
-    files = found.patterns.files
-    table = files.filter(pa.array(~np.isin(files["file_id"].to_numpy(), sorted(found.setting.own_files))))
-    return {
-        name: table[name].to_pylist() if pa.types.is_string(table[name].type) else table[name].to_numpy()
-        for name in table.column_names
-    }
+# ---- what the trace holds
 
 
-def _worst(files: dict[str, Any], by: np.ndarray) -> tuple[str, ...]:
-    order = np.argsort(-by, kind="stable")[:5]
-    return tuple(files["path"][place] for place in order if by[place] > 0)
+def _carriers(found: Analysis) -> dict[str, InterfaceTotals]:
+    """The interfaces with counters that moved the bytes themselves, on behalf of the others."""
+    counted = {name: each for name, each in found.summary.interfaces.items() if each.source == "counters"}
+    return {name: counted[name] for name in lowest({name: each.bytes or 0 for name, each in counted.items()})}
 
 
-def _counted(name: str, limit: float, times: tuple[str, ...], found: Analysis) -> Iterator[Hit]:
-    """Requests that no trace holds, which counters tell (`counted_requests`), by the rules of Drishti: `name` of them
-    are more than `limit` per cent, and the slowest rank spent time in the I/O of `times`."""
-    summary, fact = found.summary, found.setting.counted.get(name)
-    if fact is None:
+def _no_trace(found: Analysis, files: Files) -> Iterator[Hit]:
+    traced, carriers = found.summary.operations, _carriers(found)
+    counted = sum(each.operations for each in carriers.values())
+    # DXT does not trace an object store: `_not_traced` reports that.
+    if counted and not (traced.read or traced.write or any(name in OBJECT_STORES for name in carriers)):
+        yield Hit(
+            "no-trace", "high", {"counted_operations": counted},
+            "The log holds no DXT trace",
+            f"Darshan counted {format_count(counted)} reads and writes; none of them was traced, so it is not known "
+            "when each happened.",
+            "no traced operation",
+            "Record again with DXT: DXT_ENABLE_IO_TRACE=1 in the environment of every process.",
+        )  # fmt: skip
+
+
+def _partial_trace(found: Analysis, files: Files) -> Iterator[Hit]:
+    coverage, operations = found.summary.coverage, found.summary.operations
+    known = dict(zip(("bytes", "operations"), coverage.traceable, strict=True))
+    low = {name: share for name, share in known.items() if share is not None and share < LEAST_COVERAGE}
+    counted = any(each.operations for each in _carriers(found).values())
+    if not (low and (operations.read or operations.write or not counted)) and not found.summary.partial:
         return
-    spent = ((each["slowest_s"], sum(each[time] or 0.0 for time in times)) for each in summary.counted_times.values())
-    longest_s = max((min(slowest_s or all_s, all_s) for slowest_s, all_s in spent), default=0.0)
-    stake = Stake(longest_s, summary.job.run_time_s or 0.0, RUN)
-    shown, least = format_count, thresholds.LEAST_REQUESTS
-    if name in ("read_again", "one_shared"):
-        shown, least = format_bytes, thresholds.LEAST_REREAD_BYTES
-    share = 100 * fact["count"] / fact["of"]
-    if share <= limit or fact["count"] < least or not stake.matters:
-        return
-    more = f"; the mean is {format_bytes(fact['of_bytes'] / fact['of'])}" if fact["of_bytes"] else ""
-    if name == "one_shared":
-        more = f", opened by {format_count(fact['ranks'])} of {format_count(summary.job.nprocs)} ranks"
-    elif fact["in_shared"]:
-        more += f". {shown(fact['in_shared'])} of these are in files of several ranks"
+    aside = ", C streams aside" if coverage.traceable != (coverage.bytes, coverage.operations) else ""
+    shares = " and ".join(f"{percent(100 * share)} of the {name}" for name, share in low.items())
     yield Hit(
-        stake,
-        {name: fact["count"], f"{name}_pct": share, f"{name}_in_shared": fact["in_shared"]},
-        {
-            "part": f"{shown(fact['count'])} of {shown(fact['of'])}", "more": f"({percent(share)}){more}.",
-            "limit": limit, "least": shown(least),
-        },
-        fact["files"],
+        "partial-trace", "high", {f"coverage_{name}": share for name, share in low.items()},
+        "The trace holds only part of the run",
+        f"The trace holds {shares} that Darshan counted{aside}." if low else "The source is marked as incomplete.",
+        f"below {percent(100 * LEAST_COVERAGE)}",
+        "Record again with more memory for DXT (DARSHAN_MODMEM, or MODMEM in a DARSHAN_CONFIG_PATH file), or leave "
+        "out files that do not matter.",
     )  # fmt: skip
 
 
+def _not_traced(found: Analysis, files: Files) -> Iterator[Hit]:
+    unseen, why = found.summary.coverage.unseen, found.summary.not_judged
+    if not unseen or why is None or nothing_recorded(unseen):
+        return
+    kinds = {each.kind for each in unseen}
+    remedies = [_READ_INSTEAD] * bool(kinds - {OBJECTS}) + [_MOUNT_INSTEAD] * (OBJECTS in kinds)
+    if "mapped" in kinds and found.summary.recorded_by == "darshan":
+        remedies.insert(0, _TELL_APART)
+    mapped = tuple(each.name for each in unseen if each.kind == "mapped")
+    part = "the job's I/O" if OBJECTS in kinds else "what the job read"
+    yield Hit(
+        "not-traced", "high",
+        {"least_bytes": sum(each.bytes or 0 for each in unseen), "mapped_files": len(mapped)},
+        f"Part of {part} is not in the trace",
+        f"{why[:1].upper()}{why[1:]}. So the cost of storage is not known, and a replay leaves this I/O out.",
+        f"above {percent(100 * (1 - LEAST_COVERAGE))} of the bytes, or not known",
+        " ".join(remedies), mapped[:5],
+    )  # fmt: skip
+
+
+# ---- requests
+
+
+def _small(found: Analysis, files: Files) -> Iterator[Hit]:
+    """Reads, or writes, smaller than the stripe of their file, or than 1 MiB for files without stripes."""
+    limit = "a stripe of their file" if LUSTRE in found.setting.file_systems else "1 MiB"
+    for name, bytes_moved in (("reads", "bytes_read"), ("writes", "bytes_written")):
+        total, small = int(files[name].sum()), int(files[f"small_{name}"].sum())
+        share = 100 * small / total if total else 0.0
+        if small < limits.LEAST_REQUESTS or share <= limits.SMALL_REQUEST_PCT:
+            continue
+        worst, mean = int(files[f"small_{name}"].argmax()), int(files[bytes_moved].sum()) / total
+        # The options of TensorFlow do not affect files that h5py or NumPy opens.
+        framework = found.setting.framework
+        if framework is _TENSORFLOW and files["format"][worst] != "tfrecord":
+            framework = _UNKNOWN
+        # Programs that read shards by now are not told to use them.
+        shards = name == "reads" and framework is _PYTORCH and _is_shard(files["format"][worst], files["path"][worst])
+        yield Hit(
+            f"small-{name}", _storage(found, files, files[name] > 0),
+            {f"small_{name}": small, f"small_{name}_pct": share},
+            f"{name.capitalize()} are smaller than {limit}",
+            f"{format_count(small)} of {format_count(total)} {name} ({percent(share)}) move less than {limit}; the "
+            f"mean is {format_bytes(mean)}.",
+            f"more than {limits.SMALL_REQUEST_PCT:g} %, and at least {limits.LEAST_REQUESTS}",
+            _remedy("read more of a shard at once" if shards else f"{name[:-1]} more at once", framework),
+            _worst(files, files[f"small_{name}"]),
+        )  # fmt: skip
+
+
+def _small_chunks(found: Analysis, files: Files) -> Iterator[Hit]:
+    interface = found.summary.interfaces.get("HDF5")
+    hdf5 = np.array([name == "hdf5" for name in files["format"]], dtype=bool)
+    reads = np.where(hdf5, files["reads"], 0)
+    mean = files["bytes_read"] / np.maximum(files["reads"], 1)
+    requests = interface.reads if interface is not None and interface.source == "counters" else 0
+    cut = 100 * files["consecutive"] > limits.CONSECUTIVE_PCT * reads
+    if requests:
+        cut = reads > limits.READS_PER_REQUEST * requests
+    small = hdf5 & cut & (mean < limits.SMALL_CHUNK_BYTES) & (reads >= limits.LEAST_REQUESTS)
+    if not small.any():
+        return
+    count, size = int(reads[small].sum()), float(files["bytes_read"][small].sum() / reads[small].sum())
+    values = {"reads": count, "mean_bytes": size}
+    what = f"{percent(100 * files['consecutive'][small].sum() / count)} of the reads continue the one before"
+    if requests:
+        values["reads_per_request"] = count / requests
+        what = f"{count / requests:.0f} POSIX reads carry out one H5Dread"
+    yield Hit(
+        "small-chunks", _storage(found), values,
+        "HDF5 chunks are smaller than a request",
+        f"{what}; they are {format_bytes(size)} each (mean).",
+        f"more than {limits.READS_PER_REQUEST:g} reads a request (without HDF5 counters: more than "
+        f"{limits.CONSECUTIVE_PCT:g} % consecutive), below {format_bytes(limits.SMALL_CHUNK_BYTES)}",
+        "Repack with chunks of a sample or more (h5repack -l CHUNK=...): 1 MiB instead of 4 KiB made Cosmic Tagger's "
+        "I/O 8 times as fast in the DLIO paper.",
+        _worst(files, np.where(small, reads, 0)),
+    )  # fmt: skip
+
+
+def _random_shared(found: Analysis, files: Files) -> Iterator[Hit]:
+    accesses, random = files["reads"] + files["writes"], files["random"]
+    some = (files["ranks"] > 1) & (random >= limits.LEAST_REQUESTS)
+    some &= 100 * random > limits.RANDOM_PCT * np.maximum(accesses, 1)
+    if some.any():
+        share = 100 * random[some].sum() / accesses[some].sum()
+        yield Hit(
+            "random-shared", _storage(found), {"random_pct": share},
+            "Shared files are accessed at random",
+            f"{percent(share)} of the accesses to {format_count(int(some.sum()))} files of several ranks go to a "
+            "place that does not follow from the two before.",
+            f"more than {limits.RANDOM_PCT:g} %, and {limits.LEAST_REQUESTS} of them",
+            "Shuffle the order of blocks and the samples within a buffer rather than every sample, give each rank "
+            "files of its own, or stage the file in memory or on a local disk.",
+            _worst(files, np.where(some, random, 0)),
+        )  # fmt: skip
+
+
+def _reads_again(found: Analysis, files: Files) -> Iterator[Hit]:
+    total, again, several, unique = (
+        int(files[name].sum())
+        for name in ("bytes_read", "reread_bytes", "read_by_several_bytes", "unique_bytes_read")
+    )  # fmt: skip
+    if total and again >= limits.LEAST_REREAD_BYTES and 100 * again >= limits.REREAD_PCT * total:
+        pct = 100 * again / total
+        yield Hit(
+            "re-reads", _storage(found), {"reread_bytes": again, "reread_pct": pct, "unique_bytes": unique},
+            "Ranks read the same bytes again",
+            f"{format_bytes(again)} of {format_bytes(total)} ({percent(pct)}) had been read by the same rank before; "
+            f"{format_bytes(unique)} are distinct.",
+            f"at least {limits.REREAD_PCT:g} %",
+            f"{_remedy('keep what was read', found.setting.framework)} That takes {format_bytes(unique)}.",
+            _worst(files, files["reread_bytes"]),
+        )  # fmt: skip
+    if several >= limits.LEAST_REREAD_BYTES and 100 * several >= limits.REREAD_PCT * unique:
+        times = (unique + several) / unique
+        yield Hit(
+            "shared-reads", _storage(found), {"read_by_several_bytes": several, "times": times},
+            "Several ranks read the same bytes",
+            f"The ranks read {format_bytes(unique + several)}, of which {format_bytes(unique)} are distinct: they "
+            f"read each byte {times:.1f} times on average.",
+            f"at least {limits.REREAD_PCT:g} % more than once",
+            "Shard the files over the ranks, or let one rank read and broadcast.",
+            _worst(files, files["read_by_several_bytes"]),
+        )  # fmt: skip
+
+
+def _rank_imbalance(found: Analysis, files: Files) -> Iterator[Hit]:
+    ranks, time_ns = found.patterns.ranks, found.overlap.ranks["io_ns"].to_numpy()
+    moved = ranks["bytes_read"].to_numpy() + ranks["bytes_written"].to_numpy()
+    if len(moved) < 2 or not moved.max():
+        return
+    values = {
+        "bytes_imbalance_pct": 100 * float(moved.max() - moved.min()) / float(moved.max()),
+        "time_imbalance_pct": 100 * float(time_ns.max() - time_ns.min()) / float(max(time_ns.max(), 1)),
+    }
+    if max(values.values()) <= limits.IMBALANCE_PCT:
+        return
+    (busiest, most), (laziest, least) = (
+        (ranks["rank"][place].as_py(), format_duration(float(time_ns[place])))
+        for place in (int(time_ns.argmax()), int(time_ns.argmin()))
+    )
+    stake = Stake(float(time_ns.max() - time_ns.mean()) / NS_PER_S, found.overlap.run_time_s, RUN)
+    yield Hit(
+        "rank-imbalance", stake, values,
+        "Ranks share the I/O unevenly",
+        f"Rank {busiest} spends {most} in I/O, rank {laziest} {least}; the most that a rank moves is "
+        f"{format_bytes(float(moved.max()))}, the least {format_bytes(float(moved.min()))}.",
+        f"(max - min) / max above {limits.IMBALANCE_PCT:g} %, in bytes or time",
+        "Give the ranks equal shares of the files, and spread restarts, logs and checkpoints that one rank does for "
+        "all.",
+    )  # fmt: skip
+
+
+def _metadata_time(found: Analysis, files: Files) -> Iterator[Hit]:
+    ranks = found.patterns.ranks
+    time_ns = ranks["metadata_ns"].to_numpy() + ranks["reconstructed_metadata_ns"].to_numpy()
+    if not len(time_ns) or not time_ns.max():
+        return
+    worst = int(time_ns.argmax())
+    stake = Stake(int(time_ns[worst]) / NS_PER_S, found.overlap.run_time_s, RUN)
+    if stake.pct < limits.MATERIAL_PCT and stake.seconds <= limits.METADATA_RANK_S:
+        return
+    moved = files["bytes_read"] + files["reconstructed_bytes"]
+    sharded = np.array(list(map(_is_shard, files["format"], files["path"])), dtype=bool)
+    yield Hit(
+        "metadata-time", stake, {"metadata_s": stake.seconds, "metadata_of_run_pct": stake.pct},
+        "Opening, closing and looking up files takes long",
+        f"Rank {ranks['rank'][worst].as_py()} spends {format_duration(float(time_ns[worst]))} ({percent(stake.pct)} of "
+        "the run) in metadata.",
+        f"at least {limits.MATERIAL_PCT:g} % of the run, or above {limits.METADATA_RANK_S:g} s of a rank",
+        _remedy("open shards less often" if 2 * moved[sharded].sum() > moved.sum() else "open fewer files"),
+    )  # fmt: skip
+
+
+# ---- what counters tell of a job without a trace
+
 _BOTH = ("read_s", "write_s")
-for _name, _code, _title, _what, _limit, _times, _how in (
+_COUNTED = (
     (
         "small_reads", "small-reads", "Reads are at most 1 MiB", "reads move at most 1 MiB",
-        thresholds.SMALL_REQUEST_PCT, ("read_s",), _remedy("read more at once"),
+        limits.SMALL_REQUEST_PCT, ("read_s",), _remedy("read more at once"),
     ),
     (
         "small_writes", "small-writes", "Writes are at most 1 MiB", "writes move at most 1 MiB",
-        thresholds.SMALL_REQUEST_PCT, ("write_s",), _remedy("write more at once"),
+        limits.SMALL_REQUEST_PCT, ("write_s",), _remedy("write more at once"),
     ),
     (
         "misaligned", "misaligned", "Requests do not begin at the file system's borders",
-        "reads and writes begin beside them", thresholds.MISALIGNED_PCT, _BOTH,
+        "reads and writes begin beside them", limits.MISALIGNED_PCT, _BOTH,
         "Begin them at multiples of the block or stripe (H5Pset_alignment, striping_unit of MPI-IO).",
     ),
     (
         "misaligned_in_memory", "misaligned-in-memory", "Buffers are not aligned in memory",
-        "reads and writes use such a buffer", thresholds.MISALIGNED_PCT, _BOTH,
+        "reads and writes use such a buffer", limits.MISALIGNED_PCT, _BOTH,
         "Allocate buffers at multiples of 8 bytes, for direct I/O of a page (posix_memalign).",
     ),
     (
         "read_again", "re-reads", "The same bytes are read again", "had been read before, by the same rank or another",
-        thresholds.REREAD_PCT, ("read_s",), "Let one rank read and broadcast, or keep what was read.",
+        limits.REREAD_PCT, ("read_s",), "Let one rank read and broadcast, or keep what was read.",
     ),
     (
         "one_shared", "shared-file", "Most bytes go through one shared file", "are of one file",
-        thresholds.SHARED_FILE_PCT, _BOTH,
+        limits.SHARED_FILE_PCT, _BOTH,
         "Stripe it over more servers, let more ranks write it (cb_nodes of MPI-IO), or write subfiles.",
     ),
-):  # fmt: skip
-    _rule(
-        _code, _title, f"{{part}} {_what} {{more}}", "more than {limit:g} %, and at least {least}", _how
-    )(partial(_counted, _name, _limit, _times))  # fmt: skip
+)  # fmt: skip
+"""Rules of Drishti: the name in `counted_requests`, the code, the title, what they are, the limit in per cent, the
+times of the slowest rank that a remedy could gain, and the remedy."""
 
 
-@_rule(
-    "rank-imbalance",
-    "Ranks share the I/O unevenly",
-    "{uneven_files:n} shared files. Of the {of:bytes} of {file} {who}: {bytes_imbalance_pct:pct} apart.",
-    "15 % of a file's bytes or time between two ranks, 30 % of the larger where not all open it",
-    "Let more ranks, on more nodes, read and write (cb_nodes and striping of MPI-IO), in equal shares.",
-)
-def _counted_imbalance(found: Analysis) -> Iterator[Hit]:
+def _counted(found: Analysis, files: Files) -> Iterator[Hit]:
+    """Requests that no trace holds, which counters tell."""
+    summary = found.summary
+    for name, code, title, what, limit, times, remedy in _COUNTED:
+        fact = found.setting.counted.get(name)
+        if fact is None:
+            continue
+        every = (
+            (each["slowest_s"], sum(each[time] or 0.0 for time in times)) for each in summary.counted_times.values()
+        )
+        longest_s = max((min(slowest_s or all_s, all_s) for slowest_s, all_s in every), default=0.0)
+        shown, least = format_count, limits.LEAST_REQUESTS
+        if name in ("read_again", "one_shared"):
+            shown, least = format_bytes, limits.LEAST_REREAD_BYTES
+        share = 100 * fact["count"] / fact["of"]
+        if share <= limit or fact["count"] < least:
+            continue
+        more = f"; the mean is {format_bytes(fact['of_bytes'] / fact['of'])}" if fact["of_bytes"] else ""
+        if name == "one_shared":
+            more = f", opened by {format_count(fact['ranks'])} of {format_count(summary.job.nprocs)} ranks"
+        elif fact["in_shared"]:
+            more += f". {shown(fact['in_shared'])} of these are in files of several ranks"
+        yield Hit(
+            code, Stake(longest_s, summary.job.run_time_s or 0.0, RUN),
+            {name: fact["count"], f"{name}_pct": share, f"{name}_in_shared": fact["in_shared"]},
+            title, f"{shown(fact['count'])} of {shown(fact['of'])} {what} ({percent(share)}){more}.",
+            f"more than {limit:g} %, and at least {shown(least)}", remedy, fact["files"],
+        )  # fmt: skip
+
+
+def _counted_imbalance(found: Analysis, files: Files) -> Iterator[Hit]:
     fact, posix = found.setting.counted.get("uneven"), found.summary.counted_times.get("POSIX")
     if fact is None or posix is None:
         return
     job, worst = found.summary.job, fact["worst"]
     mean_s = sum(posix[name] or 0.0 for name in ("read_s", "write_s", "metadata_s")) / max(job.nprocs, 1)
-    stake = Stake((posix["slowest_s"] or worst["slowest_s"]) - mean_s, job.run_time_s or 0.0, RUN)
-    if not stake.matters:
-        return
     who = " and ".join(
-        f"rank {worst[f'{each}_rank']} moves {format_bytes(worst[f'{each}_bytes'])} in "
-        f"{format_duration(NS_PER_S * worst[f'{each}_s'])}"
+        f"rank {worst[f'{each}_rank']} moves {format_bytes(worst[f'{each}_bytes'])} in {_duration(worst[f'{each}_s'])}"
         for each in ("slowest", "fastest")
     )
     share = 100 * abs(worst["slowest_bytes"] - worst["fastest_bytes"]) / max(worst["of_bytes"], 1)
-    values = {"uneven_files": fact["count"], "bytes_imbalance_pct": share, "slowest_rank": worst["slowest_rank"]}
-    yield Hit(stake, values, {"of": worst["of_bytes"], "file": fact["files"][0], "who": who}, fact["files"])
+    yield Hit(
+        "rank-imbalance", Stake((posix["slowest_s"] or worst["slowest_s"]) - mean_s, job.run_time_s or 0.0, RUN),
+        {"uneven_files": fact["count"], "bytes_imbalance_pct": share, "slowest_rank": worst["slowest_rank"]},
+        "Ranks share the I/O unevenly",
+        f"{format_count(fact['count'])} shared files. Of the {format_bytes(worst['of_bytes'])} of {fact['files'][0]} "
+        f"{who}: {percent(share)} apart.",
+        "15 % of a file's bytes or time between two ranks, 30 % of the larger where not all open it",
+        "Let more ranks, on more nodes, read and write (cb_nodes and striping of MPI-IO), in equal shares.",
+        fact["files"],
+    )  # fmt: skip
 
 
-@_rule(
-    "input-bound",
-    "Training waits for input{cause}",
-    "{input_wait_pct:pct} of the training loop is input wait{warm}; {storage}",
-    "above {bound:pct}: MLPerf Storage asks for {LEAST_UTILISATION_PCT:g} % accelerator utilisation",
-)
-def _input_bound(found: Analysis) -> Iterator[Hit]:
-    loop, bound, mostly = found.summary.loop, 100 - thresholds.LEAST_UTILISATION_PCT, thresholds.MOSTLY_STORAGE_PCT
+# ---- the training loop
+
+
+def _input_bound(found: Analysis, files: Files) -> Iterator[Hit]:
+    loop, bound, mostly = found.summary.loop, 100 - limits.LEAST_UTILISATION_PCT, limits.MOSTLY_STORAGE_PCT
     if loop is None or loop.input_wait_pct <= bound:
         return
     share, unknown, values = loop.io_in_wait_pct, found.summary.not_judged, {"input_wait_pct": loop.input_wait_pct}
@@ -684,56 +607,50 @@ def _input_bound(found: Analysis) -> Iterator[Hit]:
     elif unknown is not None:
         cause, remedy, storage = "", "read ahead", f"the cause is not known: {unknown}."
         values = {"input_wait_pct": loop.input_wait_pct}
-    words = {"cause": cause, "storage": storage, "bound": bound, "remedy": _input_remedy(remedy, found)}
-    yield Hit(Stake(loop.input_wait_s, loop.loop_s, LOOP), values, words)
+    yield Hit(
+        "input-bound", Stake(loop.input_wait_s, loop.loop_s, LOOP), values,
+        f"Training waits for input{cause}",
+        f"{percent(loop.input_wait_pct)} of the training loop is input wait{_without_first(loop)}; {storage}",
+        f"above {percent(bound)}: MLPerf Storage asks for {limits.LEAST_UTILISATION_PCT:g} % accelerator utilisation",
+        _input_remedy(remedy, found),
+    )  # fmt: skip
 
 
-@_rule(
-    "no-overlap",
-    "I/O and compute take turns",
-    "{io_hidden_pct:pct} of the I/O time lies inside compute; I/O takes {io_of_loop_pct:pct} of the training "
-    "loop{warm}.",
-    "less than {HIDDEN_PCT:g} % hidden, and I/O at least {NOTICEABLE_PCT:g} % of the loop",
-)
-def _no_overlap(found: Analysis) -> Iterator[Hit]:
+def _no_overlap(found: Analysis, files: Files) -> Iterator[Hit]:
     loop, hidden = found.summary.loop, found.overlap.io_hidden_pct
-    if loop is None or hidden is None or loop.io_pct < thresholds.NOTICEABLE_PCT or hidden >= thresholds.HIDDEN_PCT:
+    if loop is None or hidden is None or loop.io_pct < limits.NOTICEABLE_PCT or hidden >= limits.HIDDEN_PCT:
         return
-    values = {"io_hidden_pct": hidden, "io_of_loop_pct": loop.io_pct}
-    if (stake := Stake(loop.storage_gain_s, loop.loop_s, LOOP)).matters:
-        yield Hit(stake, values, {"remedy": _input_remedy("read ahead", found)})
+    yield Hit(
+        "no-overlap", _storage(found), {"io_hidden_pct": hidden, "io_of_loop_pct": loop.io_pct},
+        "I/O and compute take turns",
+        f"{percent(hidden)} of the I/O time lies inside compute; I/O takes {percent(loop.io_pct)} of the training "
+        f"loop{_without_first(loop)}.",
+        f"less than {limits.HIDDEN_PCT:g} % hidden, and I/O at least {limits.NOTICEABLE_PCT:g} % of the loop",
+        _input_remedy("read ahead", found),
+    )  # fmt: skip
 
 
-@_rule(
-    "one-reader",
-    "Each rank has one operation in flight at a time",
-    "{in_flight:.2f} operations are in flight while any is; {exposed_io_of_loop_pct:pct} of the training loop is "
-    "I/O outside compute{warm}.",
-    "less than {ONE_AT_A_TIME:g} in flight, and exposed I/O at least {NOTICEABLE_PCT:g} % of the loop",
-)
-def _one_reader(found: Analysis) -> Iterator[Hit]:
+def _one_reader(found: Analysis, files: Files) -> Iterator[Hit]:
     loop, union_ns = found.summary.loop, found.overlap.total("io_ns", profiled=True)
     if not union_ns or loop is None:
         return
     profiled = found.overlap.ranks.filter(found.overlap.ranks["profiled"])["rank"]
-    ranks = found.patterns.ranks
+    ranks, exposed = found.patterns.ranks, loop.io_exposed_pct
     together = sum(ranks["io_ns"].filter(pc.is_in(ranks["rank"], profiled.combine_chunks())).to_pylist()) / union_ns
-    stake = Stake(loop.storage_gain_s, loop.loop_s, LOOP)
-    exposed = loop.io_exposed_pct
-    if together < thresholds.ONE_AT_A_TIME and exposed >= thresholds.NOTICEABLE_PCT and stake.matters:
-        values = {"in_flight": together, "exposed_io_of_loop_pct": exposed}
-        yield Hit(stake, values, {"remedy": _input_remedy("read in parallel", found)})
+    if together < limits.ONE_AT_A_TIME and exposed >= limits.NOTICEABLE_PCT:
+        yield Hit(
+            "one-reader", _storage(found), {"in_flight": together, "exposed_io_of_loop_pct": exposed},
+            "Each rank has one operation in flight at a time",
+            f"{together:.2f} operations are in flight while any is; {percent(exposed)} of the training loop is I/O "
+            f"outside compute{_without_first(loop)}.",
+            f"less than {limits.ONE_AT_A_TIME:g} in flight, and exposed I/O at least {limits.NOTICEABLE_PCT:g} % of "
+            "the loop",
+            _input_remedy("read in parallel", found),
+        )  # fmt: skip
 
 
-@_rule(
-    "checkpoint-blocking",
-    "Checkpoints hold up training",
-    "{count} steps of rank {rank} that save take {took:ns} (median), {times:.1f} times the others; saving takes "
-    "{checkpoint_of_loop_pct:pct} of its loop{written}.",
-    "at least {STRETCHED:g} times the other steps, and {NOTICEABLE_PCT:g} % of the loop",
-)
-def _checkpoint_blocking(found: Analysis) -> Iterator[Hit]:
-    steps, files = found.overlap.steps, found.patterns.files
+def _checkpoint_blocking(found: Analysis, files: Files) -> Iterator[Hit]:
+    steps, table = found.overlap.steps, found.patterns.files
     if not steps.num_rows:
         return
     ranks = found.overlap.ranks.select(["rank", "loop_ns", "checkpoint_in_loop_ns"]).to_pylist()
@@ -744,47 +661,45 @@ def _checkpoint_blocking(found: Analysis) -> Iterator[Hit]:
     own = steps["rank"].to_numpy() == worst["rank"]
     saving = own & (steps["checkpoint_ns"].to_numpy() + steps["gap_checkpoint_ns"].to_numpy() > 0)
     other = own & ~saving
-    if not stake.matters or not saving.any() or not other.any():
+    if not saving.any() or not other.any():
         return
     duration = steps["duration_ns"].to_numpy() + steps["gap_ns"].to_numpy()
     usual, stretched = float(np.median(duration[other])), float(np.median(duration[saving]))
-    if usual <= 0 or stretched < thresholds.STRETCHED * usual:
+    if usual <= 0 or stretched < limits.STRETCHED * usual:
         return
-    saved = files.filter(pc.equal(files["format"], "checkpoint"))
+    saved = table.filter(pc.equal(table["format"], "checkpoint"))
     moved = sum(sum(saved[name].to_pylist()) for name in ("bytes_written", "reconstructed_bytes"))
+    written = f" and writes {format_bytes(moved)} in all" if moved else ""
     yield Hit(
-        stake,
+        "checkpoint-blocking", stake,
         {
-            "checkpoint_of_loop_pct": stake.pct,
-            "saving_step_s": stretched / NS_PER_S,
+            "checkpoint_of_loop_pct": stake.pct, "saving_step_s": stretched / NS_PER_S,
             "other_step_s": usual / NS_PER_S,
         },
-        {
-            "count": int(saving.sum()), "rank": worst["rank"], "took": stretched, "times": stretched / usual,
-            "written": f" and writes {format_bytes(moved)} in all" if moved else "",
-            "remedy": _remedy("save aside", found.setting.framework),
-        },
+        "Checkpoints hold up training",
+        f"{int(saving.sum())} steps of rank {worst['rank']} that save take {format_duration(stretched)} (median), "
+        f"{stretched / usual:.1f} times the others; saving takes {percent(stake.pct)} of its loop{written}.",
+        f"at least {limits.STRETCHED:g} times the other steps, and {limits.NOTICEABLE_PCT:g} % of the loop",
+        _remedy("save aside", found.setting.framework),
     )  # fmt: skip
 
 
-@_rule(
-    "warm-up",
-    "The first step is a warm-up",
-    "It takes {excess:ns} longer than the usual step (mean of the ranks); the other findings leave it out.",
-    "at least {WARM_UP:g} times the median of the other steps",
-    "A long run needs no change, since it has only one first step. In a short test, leave the first step out "
-    "(--part steps=1-N) before you compare.",
-)
-def _warm_up(found: Analysis) -> Iterator[Hit]:
+def _warm_up(found: Analysis, files: Files) -> Iterator[Hit]:
     loop = found.summary.loop
     if loop is not None and loop.warm_up_s:
-        stake = Stake(loop.warm_up_s, loop.loop_s + loop.warm_up_s, LOOP)
-        if stake.matters:
-            yield Hit(stake, {"warm_up_s": loop.warm_up_s}, {"excess": loop.warm_up_s * NS_PER_S})
+        yield Hit(
+            "warm-up", Stake(loop.warm_up_s, loop.loop_s + loop.warm_up_s, LOOP), {"warm_up_s": loop.warm_up_s},
+            "The first step is a warm-up",
+            f"It takes {_duration(loop.warm_up_s)} longer than the usual step (mean of the ranks); the other findings "
+            "leave it out.",
+            f"at least {limits.WARM_UP:g} times the median of the other steps",
+            "A long run needs no change, since it has only one first step. In a short test, leave the first step out "
+            "(--part steps=1-N) before you compare.",
+        )  # fmt: skip
 
 
-def _benchmark(known: bool, found: Analysis) -> Iterator[Hit]:
-    """A benchmark's training that MLPerf Storage knows, or not: its figures, and the rules it breaks."""
+def _benchmark(found: Analysis, files: Files) -> Iterator[Hit]:
+    """A benchmark's training: its figures, and the rules that it breaks of MLPerf Storage, if that has the workload."""
     run, jobs = found.setting.benchmark, found.summary.job.nprocs
     figures = None
     if run is not None and found.summary.loop is not None:
@@ -793,22 +708,8 @@ def _benchmark(known: bool, found: Analysis) -> Iterator[Hit]:
         return
     match = _BENCHMARK.fullmatch(run.workload)
     model = "" if match is None else match[1]
-    least = thresholds.MLPERF_LEAST_PCT.get(model)
-    if (least is not None) != known:
-        return
-    cache, used = found.setting.cache, figures.utilisation_pct
+    least, cache, used = limits.MLPERF_LEAST_PCT.get(model), found.setting.cache, figures.utilisation_pct
     size = run.files * run.samples_per_file * run.record_bytes
-    needed = _LEAST_STEPS * run.batch_size * jobs // max(run.samples_per_file, 1)
-    allowed = {*_TUNABLE, *(["reader.odirect"] if model == "unet3d" else [])}
-    keys = {text.partition("=")[0].lstrip("+~").removeprefix("workload.") for text in run.overrides}
-    resident = 0.0 if cache is None else cache.resident_before_pct or 0.0
-    broken = {
-        f"Utilisation is below {least:g} %.": used < least,
-        f"{_LEAST_STEPS} steps of all ranks need {format_count(needed)} files.": run.files < needed,
-        f"{resident:.1f} % of the data were in the page cache before the run.": resident > 0,
-        f"A closed submission may not change {', '.join(sorted(keys - allowed))}.": keys - allowed,
-    } if least is not None else {}  # fmt: skip
-    said = [sentence for sentence, holds in broken.items() if holds]
     sort = "replayed" if cache is not None else "not run: its times are those of the assumed device"
     evidence = (
         f"Counted: {format_count(figures.steps)} steps of each rank, {run.batch_size} samples a step; {sort}. "
@@ -819,29 +720,39 @@ def _benchmark(known: bool, found: Analysis) -> Iterator[Hit]:
     values = {
         "utilisation_pct": used, "samples_per_s": figures.samples_per_s,
         "dlio_samples_per_s": figures.dlio_samples_per_s, "counted_steps": figures.steps,
-        **({} if least is None else {"least_utilisation_pct": least}),
     }  # fmt: skip
-    words = {
-        "workload": run.workload, "evidence": " ".join([evidence, *said]), "steps": _LEAST_STEPS,
-        "memories": _MEMORY_FACTOR, "judged": "misses rules of" if said else "meets the checked rules of",
-        "remedy": "Generate with more files (dataset.num_files_train) or other tunable keys." if said else
+    shown = f"accelerator utilisation {used:.1f} %, {figures.samples_per_s:,.4g} samples/s"
+    if least is None:
+        yield Hit(
+            "benchmark-figures", "info", values, f"Benchmark {run.workload}: {shown}", evidence,
+            "none: MLPerf Storage has no such workload", "Nothing to do: these are the figures that DLIO prints.",
+        )  # fmt: skip
+        return
+    needed = _LEAST_STEPS * run.batch_size * jobs // max(run.samples_per_file, 1)
+    allowed = {*_TUNABLE, *(["reader.odirect"] if model == "unet3d" else [])}
+    keys = {text.partition("=")[0].lstrip("+~").removeprefix("workload.") for text in run.overrides}
+    resident = 0.0 if cache is None else cache.resident_before_pct or 0.0
+    broken = {
+        f"Utilisation is below {least:g} %.": used < least,
+        f"{_LEAST_STEPS} steps of all ranks need {format_count(needed)} files.": run.files < needed,
+        f"{resident:.1f} % of the data were in the page cache before the run.": resident > 0,
+        f"A closed submission may not change {', '.join(sorted(keys - allowed))}.": keys - allowed,
+    }
+    said = [sentence for sentence, holds in broken.items() if holds]
+    yield Hit(
+        "mlperf-storage", "warning" if said else "info", values | {"least_utilisation_pct": least},
+        f"{run.workload} {'misses rules of' if said else 'meets the checked rules of'} MLPerf Storage: {shown}",
+        " ".join([evidence, *said]),
+        f"utilisation of at least {least:g} %, files for {_LEAST_STEPS} steps, a data set of {_MEMORY_FACTOR} times "
+        "the memory of all hosts, nothing in the page cache, no change but tunable keys",
+        "Generate with more files (dataset.num_files_train) or other tunable keys." if said else
         "Compare the memory of the hosts with the size of the data set: a capture does not show it.",
-    }  # fmt: skip
-    yield Hit("warning" if said else "info", values, words)
+    )  # fmt: skip
 
 
-_rule(
-    "benchmark-figures",
-    "Benchmark {workload}: accelerator utilisation {utilisation_pct:.1f} %, {samples_per_s:,.4g} samples/s",
-    "{evidence}",
-    "none: MLPerf Storage has no such workload",
-    "Nothing to do: these are the figures that DLIO prints.",
-)(partial(_benchmark, False))
-_rule(
-    "mlperf-storage",
-    "{workload} {judged} MLPerf Storage: accelerator utilisation {utilisation_pct:.1f} %, {samples_per_s:,.4g} "
-    "samples/s",
-    "{evidence}",
-    "utilisation of at least {least_utilisation_pct:g} %, files for {steps} steps, a data set of {memories} times "
-    "the memory of all hosts, nothing in the page cache, no change but tunable keys",
-)(partial(_benchmark, True))
+CONDITIONS: tuple[Callable[[Analysis, Files], Iterator[Hit]], ...] = (
+    _no_trace, _partial_trace, _not_traced, _small, _small_chunks, _random_shared, _reads_again, _rank_imbalance,
+    _metadata_time, _counted, _counted_imbalance, _input_bound, _no_overlap, _one_reader, _checkpoint_blocking,
+    _warm_up, _benchmark,
+)  # fmt: skip
+"""All findings; of equally severe ones with equally much at stake the first is listed first."""
