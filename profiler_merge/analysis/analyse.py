@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.profiler_merge.analysis.collect import Together, collect
+from dxt_replay.profiler_merge.analysis.collect import Begin, collect
 from dxt_replay.profiler_merge.analysis.loop import Overlap, OverlapCollector
 from dxt_replay.profiler_merge.analysis.patterns import PatternCollector, Patterns
 from dxt_replay.profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop
 from dxt_replay.traces.files import is_recorder_file
-from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.span_times import evaluations_by_rank, whole_steps
 from dxt_replay.traces.records import BenchmarkRun, CacheRecord, benchmark_run, replay_record
 from dxt_replay.traces.schema import READ, TRACED, codes
@@ -161,20 +160,13 @@ def analyse(
     saved_s: tuple[float, float] | None = None,
 ) -> Analysis:
     """All analyses in one pass. Arguments as of `summarise`; `saved_s` as of `Analysis`."""
-    found = collect(capture, partial(_Collectors, by=by), workers=workers)
-    overlap = found.overlap.overlap()
+    begins: list[Begin] = [partial(SummaryCollector, by=by), OverlapCollector, PatternCollector]
+    summary, loop, patterns = collect(capture, begins, workers=workers)
+    overlap = loop.overlap()
     return Analysis(
-        summary=with_loop(found.summary.summary(), overlap, capture),
+        summary=with_loop(summary.summary(), overlap, capture),
         overlap=overlap,
-        patterns=found.patterns.patterns(),
+        patterns=patterns.patterns(),
         setting=setting_of(capture),
         saved_s=saved_s,
     )
-
-
-class _Collectors(Together):
-    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None) -> None:
-        self.summary = SummaryCollector(capture, layers, by=by)
-        self.overlap = OverlapCollector(capture, layers)
-        self.patterns = PatternCollector(capture, layers)
-        self.parts = (self.summary, self.overlap, self.patterns)

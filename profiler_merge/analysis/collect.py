@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures.operation_rows import OperationRows, rows_together
@@ -15,54 +15,48 @@ from dxt_replay.traces.workers import ALONE, Workers
 
 
 class Collector(Sums):
-    """Takes the rows of a capture batch by batch, at all layers: all rows of several small ranks at once, or rows of
-    one rank that follow its earlier ones."""
+    """Takes the rows of a piece of a capture batch by batch, at all layers: all rows of several small ranks at once, or
+    rows of one rank that follow its earlier ones."""
 
     def add(self, rows: OperationRows) -> None:
         """Add rows."""
         raise NotImplementedError
 
-
-class Together(Collector):
-    """Base of several collectors, `parts`, which are fed in one pass."""
-
-    STAY = ("parts",)
-    parts: tuple[Collector, ...]
-
-    def add(self, rows: OperationRows) -> None:
-        for part in self.parts:
-            part.add(rows)
+    def end(self) -> None:
+        """The last row of the piece was added."""
 
 
-C = TypeVar("C", bound=Collector)
+Begin = Callable[[Capture, FileLayers], Collector]
+"""Makes a collector for some or all ranks of a capture, from the layers at which files count."""
 
 
-def collect(capture: Capture, begin: Callable[[Capture, FileLayers], C], *, workers: Workers = ALONE) -> C:
-    """Feed a collector with every row.
-
-    `begin`: makes a collector for some or all ranks of a capture, from the layers at which files count; it is pickled
-    if several `workers` share the ranks.
-    """
+def collect(capture: Capture, begins: Sequence[Begin], *, workers: Workers = ALONE) -> list[Any]:
+    """The collectors that `begins` make, fed with every row; `begins` are pickled if several `workers` share the
+    ranks."""
     layers = file_layers(capture)
-    work = partial(_collected, capture, layers, begin)
+    work = partial(_collected, capture, layers, begins)
     pieces = rank_pieces(capture, workers.piece_operations)
     if len(pieces) == 1:
         return work(None)
-    whole = begin(capture, layers)
+    whole = [begin(capture, layers) for begin in begins]
     with workers.results(work, pieces, operations=work_of(capture)) as results:
-        for part in results:
-            whole.merge(part)
+        for parts in results:
+            for mine, part in zip(whole, parts, strict=True):
+                mine.merge(part)
     return whole
 
 
 def _collected(
-    capture: Capture, layers: FileLayers, begin: Callable[[Capture, FileLayers], C], ranks: tuple[int, ...] | None
-) -> C:
+    capture: Capture, layers: FileLayers, begins: Sequence[Begin], ranks: tuple[int, ...] | None
+) -> list[Any]:
     part = capture if ranks is None else only_ranks(capture, ranks)
-    collector = begin(part, layers)
+    collectors = [begin(part, layers) for begin in begins]
     for rows in rows_together(part, without=("lane", "step")):
-        collector.add(rows)
-    return collector
+        for collector in collectors:
+            collector.add(rows)
+    for collector in collectors:
+        collector.end()
+    return collectors
 
 
 def at_one_layer(rows: OperationRows, layers: FileLayers) -> OperationRows:

@@ -41,7 +41,7 @@ class InterfaceTotals:
 
 
 class InterfaceCollector(Sums):
-    """Counts rows by interface, and adds the counters at the end."""
+    """Counts rows by interface."""
 
     def __init__(self) -> None:
         # By the column `api`: traced reads and writes, rows from counters, and bytes of the traced ones.
@@ -53,65 +53,61 @@ class InterfaceCollector(Sums):
         self._sums[:3] += np.bincount(kind * len(APIS) + rows.api, minlength=3 * len(APIS)).reshape(3, -1)
         add_at(self._sums[3], rows.api, rows.length * (kind < 2))
 
-    def totals(self, counted: pa.Table | None) -> dict[str, InterfaceTotals]:
-        """Interfaces that were used. `counted`: the rows of the files table whose counters apply, if any do."""
+    def totals(self, counted: Mapping[str, Counts]) -> dict[str, InterfaceTotals]:
+        """Interfaces that were used. `counted`: what counters say of some, also of those without rows."""
         found: dict[str, InterfaceTotals] = {}
-        for name, apis in INTERFACES.items():
-            sums = self._sums[:, [APIS.index(api) for api in apis]].sum(axis=1).tolist()
-            reads, writes, reconstructed = sums[:3]
-            moved: int | None = sums[3]
-            counters = None if counted is None else _from_counters(counted, _COUNTER_PREFIX.get(name))
-            if counters is not None:
-                reads, writes, moved = counters
-            if reads or writes or moved or reconstructed:
+        for name in [*INTERFACES, *(name for name in counted if name not in INTERFACES)]:
+            sums = self._sums[:, [APIS.index(api) for api in INTERFACES.get(name, ())]].sum(axis=1).tolist()
+            reads, writes, moved = counted.get(name, (*sums[:2], sums[3]))
+            if reads or writes or moved or sums[2] or name not in INTERFACES:
                 found[name] = InterfaceTotals(
                     operations=reads + writes,
                     bytes=moved,
                     reads=reads,
                     writes=writes,
-                    reconstructed=reconstructed,
-                    source="operations" if counters is None else "counters",
+                    reconstructed=sums[2],
+                    source="counters" if name in counted else "operations",
                 )
         return found
 
 
-def totals_alone(counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, InterfaceTotals]:
-    """Interfaces without rows and without counters of files in a capture, from its `counted_times`."""
-    found = {}
-    for name, each in counted_times.items():
-        if name not in INTERFACES and each["reads"] is not None:
-            moved = (each["bytes_read"], each["bytes_written"])
-            found[name] = InterfaceTotals(
-                operations=each["reads"] + each["writes"],
-                bytes=None if None in moved else sum(moved),
-                reads=each["reads"],
-                writes=each["writes"],
-                reconstructed=0,
-                source="counters",
-            )
+Counts = tuple[int, int, int | None]
+"""Reads, writes and bytes of an interface; None where a counter lacks the bytes."""
+
+
+def counts_of(files: pa.Table) -> dict[str, Counts]:
+    """By interface, the counters of these rows of a files table, as far as a module has a record of any file."""
+    found: dict[str, Counts] = {}
+    for name, prefix in _COUNTER_PREFIX.items():
+        if files[f"{prefix}_reads"].null_count == files.num_rows:
+            continue
+        moved: int | None = _sum(files, f"{prefix}_bytes_read") + _sum(files, f"{prefix}_bytes_written")
+        for operations, column in (("reads", "bytes_read"), ("writes", "bytes_written")):
+            used, unknown = pc.greater(files[f"{prefix}_{operations}"], 0), pc.is_null(files[f"{prefix}_{column}"])
+            if pc.any(pc.and_(used, unknown)).as_py():
+                moved = None
+        found[name] = _sum(files, f"{prefix}_reads"), _sum(files, f"{prefix}_writes"), moved
     return found
 
 
-def posix_pattern(counted: pa.Table) -> AccessCounts | None:
+def counts_alone(counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, Counts]:
+    """Interfaces without rows and without counters of files in a capture, from its `counted_times`."""
+    return {
+        name: (each["reads"], each["writes"], None if None in moved else sum(moved))
+        for name, each in counted_times.items()
+        if name not in INTERFACES and each["reads"] is not None
+        for moved in [(each["bytes_read"], each["bytes_written"])]
+    }
+
+
+def posix_pattern(files: pa.Table) -> AccessCounts | None:
     """Darshan's own sequential and consecutive counts over these rows of a files table; None without any."""
     accesses, sequential, consecutive = (
-        _sum(counted, f"posix_{kind}reads") + _sum(counted, f"posix_{kind}writes") for kind in ("", "seq_", "consec_")
+        _sum(files, f"posix_{kind}reads") + _sum(files, f"posix_{kind}writes") for kind in ("", "seq_", "consec_")
     )
-    if not accesses or counted["posix_seq_reads"].null_count == counted.num_rows:
+    if not accesses or files["posix_seq_reads"].null_count == files.num_rows:
         return None
     return AccessCounts(accesses, sequential, consecutive)
-
-
-def _from_counters(counted: pa.Table, prefix: str | None) -> tuple[int, int, int | None] | None:
-    """Reads, writes and bytes; None if the interface's module has no record of any file."""
-    if prefix is None or counted[f"{prefix}_reads"].null_count == counted.num_rows:
-        return None
-    moved: int | None = _sum(counted, f"{prefix}_bytes_read") + _sum(counted, f"{prefix}_bytes_written")
-    for operations, column in (("reads", "bytes_read"), ("writes", "bytes_written")):
-        used, unknown = pc.greater(counted[f"{prefix}_{operations}"], 0), pc.is_null(counted[f"{prefix}_{column}"])
-        if pc.any(pc.and_(used, unknown)).as_py():
-            moved = None
-    return _sum(counted, f"{prefix}_reads"), _sum(counted, f"{prefix}_writes"), moved
 
 
 def _sum(table: pa.Table, column: str) -> int:

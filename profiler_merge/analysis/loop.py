@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -225,11 +224,13 @@ class Overlap:
 
 def overlap(capture: Capture) -> Overlap:
     """Overlap of compute and I/O per rank, per step and in total."""
-    return collect(capture, OverlapCollector).overlap()
+    (found,) = collect(capture, [OverlapCollector])
+    result: Overlap = found.overlap()
+    return result
 
 
 class OverlapCollector(Collector):
-    """Collects an `Overlap`. `_found`: the tables of ranks and of steps, and `rebuilt_in_loop_ns`, of some ranks."""
+    """Collects an `Overlap`. `_found`: of each piece the tables of ranks and of steps, and `rebuilt_in_loop_ns`."""
 
     STAY = ("_capture", "_layers", "_sums")
     _sums: _LoopSums | None = None
@@ -248,24 +249,13 @@ class OverlapCollector(Collector):
             self._sums.add(data.where(~traced), traced=False)
         self._sums.add(data.where(traced), traced=True)
 
-    def _finish(self) -> list[tuple[pa.Table, pa.Table, int]]:
-        """Turn the sums into results; nothing may be added afterwards."""
-        if self._sums is not None or not self._found:
-            sums = self._sums or _LoopSums(self._capture)
-            self._found.append((sums.ranks_table(), sums.steps_table(), sums.rebuilt_in_loop_ns))
-            self._sums = None
-        return self._found
-
-    def merge(self, later: OverlapCollector) -> None:
-        self._found += later._finish()
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._finish()
-        return super().__getstate__()
+    def end(self) -> None:
+        sums = self._sums or _LoopSums(self._capture)
+        self._found.append((sums.ranks_table(), sums.steps_table(), sums.rebuilt_in_loop_ns))
 
     def overlap(self) -> Overlap:
         """Overlap of all that was added."""
-        ranks, steps, rebuilt = zip(*self._finish(), strict=True)
+        ranks, steps, rebuilt = zip(*self._found, strict=True)
         return Overlap(
             run_time_s=self._capture.info.job.run_time_s,
             rebuilt_in_loop_ns=sum(rebuilt),

@@ -15,7 +15,6 @@ from dxt_replay.profiler_merge.analysis.bars import COLUMNS as BARS
 from dxt_replay.profiler_merge.analysis.bars import MOST_BARS, Drawn, lane_bars, loop_bars
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of
-from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals
 from dxt_replay.profiler_merge.analysis.queries import made_by_query, relations
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
 from dxt_replay.profiler_merge.analysis.tables import TABLES
@@ -43,6 +42,17 @@ _QUIET_SHARE = 0.001
 """Share of all bytes, and of all time in I/O and in compute, below which the beginning of a capture is quiet."""
 _LEAST_QUIET_SHARE = 0.1
 """Least share of the charts' time that a quiet beginning must have to be cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountTotals:
+    """Files of one mount, and bytes of their traced reads and writes. `mount`: its directory; empty where unknown."""
+
+    mount: str
+    fs_type: str
+    files: int
+    bytes_read: int
+    bytes_written: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,6 +142,7 @@ def overview(
         loops = loop_bars(database, capture.spans, shown, most_bars * 3 // 4)
         offsets = file_offsets(database, found.patterns.files, most_points=most_bars // 4)
         sizes = made_by_query(database, TABLES["sizes"])
+        mounts = mount_totals(database, found.patterns.files)
     return Overview(
         name=capture.path.name,
         info=capture.info,
@@ -144,7 +155,7 @@ def overview(
         roles=roles_of(capture, shown),
         shown_ranks=shown,
         offsets=offsets,
-        mounts=mount_totals(capture.files, found.patterns.files),
+        mounts=mounts,
         sizes=sizes,
         quiet_until_ns=quiet_until_ns(course, found),
         paths=capture.paths(),
@@ -204,6 +215,15 @@ def moments(analysis: Analysis, course: Timeline) -> list[tuple[str, int, int]]:
         )
         found.append(("slowest step", begin, begin + duration + evaluation))
     return found
+
+
+def mount_totals(database: DuckDBPyConnection, accessed: pa.Table) -> tuple[MountTotals, ...]:
+    """Totals of each mount, the one that moved the most first. `accessed`: the table "files"."""
+    database.register("accessed", accessed)
+    found = database.sql("""SELECT mount, fs_type, count(*) AS files, sum(accessed.bytes_read)::BIGINT AS bytes_read,
+            sum(accessed.bytes_written)::BIGINT AS bytes_written FROM accessed JOIN files USING (file_id)
+        GROUP BY mount, fs_type ORDER BY sum(accessed.bytes_read + accessed.bytes_written) DESC, mount""")
+    return tuple(MountTotals(**row) for row in found.to_arrow_table().to_pylist())
 
 
 def file_offsets(

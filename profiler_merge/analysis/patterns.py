@@ -47,7 +47,9 @@ class Patterns:
 
 def patterns(capture: Capture) -> Patterns:
     """Access patterns of the operations that count."""
-    return collect(capture, PatternCollector).patterns()
+    (found,) = collect(capture, [PatternCollector])
+    result: Patterns = found.patterns()
+    return result
 
 
 class _RankAccesses:
@@ -135,11 +137,11 @@ class PatternCollector(Collector):
     def add(self, rows: OperationRows) -> None:
         for own in at_one_layer(rows, self._layers).each_rank():
             if own.rank != self._rank:
-                self._end_rank()
+                self.end()
                 self._rank = own.rank
             self._accesses.add(own)
 
-    def _end_rank(self) -> None:
+    def end(self) -> None:
         if self._rank is None:
             return
         used, counts, read = self._accesses.finish()
@@ -151,18 +153,8 @@ class PatternCollector(Collector):
         self._read_by_any.add_union(read)
         self._rank = None
 
-    def merge(self, later: PatternCollector) -> None:
-        self._end_rank()
-        later._end_rank()
-        super().merge(later)
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._end_rank()
-        return super().__getstate__()
-
     def patterns(self) -> Patterns:
         """Patterns of all that was added."""
-        self._end_rank()
         used = np.flatnonzero(self._of_file.any(axis=1))
         columns = _columns(self._capture, used, self._of_file[used])
         different = self._accesses.bytes_of_files(self._read_by_any.intervals())[used]
@@ -217,32 +209,3 @@ def _columns(capture: Capture, file_id: np.ndarray, counts: np.ndarray) -> dict[
         **named,
         "pattern": pa.array(np.array([None, *kinds], dtype=object)[most], pa.string()),
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountTotals:
-    """Files of one mount, and bytes of their traced reads and writes. `mount`: its directory; empty where unknown."""
-
-    mount: str
-    fs_type: str
-    files: int
-    bytes_read: int
-    bytes_written: int
-
-
-def mount_totals(recorded: pa.Table, accessed: pa.Table) -> tuple[MountTotals, ...]:
-    """Totals of each mount, the one that moved the most first.
-
-    `recorded`: the files of the capture; `accessed`: the table "files".
-    """
-    used = recorded.select(["mount", "fs_type"]).take(accessed["file_id"])
-    columns = {name: used[name].cast(pa.string()) for name in used.column_names}
-    columns |= {name: accessed[name] for name in ("bytes_read", "bytes_written")}
-    sums = (
-        pa.table(columns)
-        .group_by(["mount", "fs_type"])
-        .aggregate([("bytes_read", "sum"), ("bytes_written", "sum"), ([], "count_all")])
-    )
-    names = {"count_all": "files", "bytes_read_sum": "bytes_read", "bytes_written_sum": "bytes_written"}
-    found = [MountTotals(**{names.get(name, name): value for name, value in row.items()}) for row in sums.to_pylist()]
-    return tuple(sorted(found, key=lambda total: (-total.bytes_read - total.bytes_written, total.mount)))

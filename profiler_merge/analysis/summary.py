@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
-from dxt_replay.profiler_merge.analysis.collect import Collector, Together, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
 from dxt_replay.profiler_merge.analysis.interfaces import (
     InterfaceCollector,
     InterfaceTotals,
+    counts_alone,
+    counts_of,
     posix_pattern,
-    totals_alone,
 )
 from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
@@ -52,7 +53,7 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded, unseen_of
 from dxt_replay.traces.workers import ALONE, Workers
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.analysis.loop import Overlap, OverlapCollector
+    from dxt_replay.profiler_merge.analysis.loop import Overlap
 
 _STEP, _WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
@@ -238,11 +239,13 @@ def summarise(
 
     `by`: one of `tables.GROUPINGS`.
     """
-    begin = partial(_SummaryAndLoop, by=by)
-    tally = collect(capture, begin, workers=workers)
-    if tally.overlap is None:
-        return tally.summary.summary()
-    return with_loop(tally.summary.summary(), tally.overlap.overlap(), capture)
+    begins: list[Begin] = [partial(SummaryCollector, by=by)]
+    if _STEP in codes(capture.spans, "kind"):
+        from dxt_replay.profiler_merge.analysis.loop import OverlapCollector
+
+        begins.append(OverlapCollector)
+    summary, *loop = collect(capture, begins, workers=workers)
+    return with_loop(summary.summary(), loop[0].overlap(), capture) if loop else summary.summary()
 
 
 def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
@@ -262,20 +265,6 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
         figures = benchmark_figures(overlap.steps, benchmark)
         loop = dataclasses.replace(loop, benchmark_utilisation_pct=None if figures is None else figures.utilisation_pct)
     return dataclasses.replace(summary, loop=loop)
-
-
-class _SummaryAndLoop(Together):
-    """The summary and, if there are steps, their times."""
-
-    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None) -> None:
-        self.summary = SummaryCollector(capture, layers, by=by)
-        self.parts = (self.summary,)
-        self.overlap: OverlapCollector | None = None
-        if _STEP in codes(capture.spans, "kind"):
-            from dxt_replay.profiler_merge.analysis.loop import OverlapCollector
-
-            self.overlap = OverlapCollector(capture, layers)
-            self.parts = (self.summary, self.overlap)
 
 
 def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
@@ -327,6 +316,7 @@ class SummaryCollector(Collector):
         """Totals of all that was added."""
         info, io = self._capture.info, self._io.totals()
         counters, unseen = self._counters(), self._unseen()
+        by_interface = {} if counters is None else counts_of(counters)
         counted = info.made_by.get("counted_times", {}) if self._capture.whole is self._capture else {}
         # Darshan's counters include every open and close, and operations beyond the trace's memory.
         by_counters = None if counters is None else posix_pattern(counters)
@@ -359,7 +349,7 @@ class SummaryCollector(Collector):
             ),
             steps=_steps(self._spans),
             compute=_compute(self._spans, self._compute, io),
-            interfaces={**self._interfaces.totals(counters), **totals_alone(counted)},
+            interfaces=self._interfaces.totals({**by_interface, **counts_alone(counted)}),
             partial=info.partial,
             probably_mapped=sum(each.kind == "mapped" for each in unseen),
             not_judged=_why_not_judged(info, unseen),
@@ -402,20 +392,14 @@ def _recorded_by(info: CaptureInfo) -> str | None:
 
 
 def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts) -> Reconstructed:
-    read, write, other, bytes_read, bytes_written = rebuilt
+    names = ("read", "write", "other", "bytes_read", "bytes_written")
+    found = dict(zip(names, rebuilt, strict=True))
     pairs = (
-        (read + write, operations.read + operations.write),
-        (bytes_read + bytes_written, moved.read + moved.written),
+        (found["read"] + found["write"], operations.read + operations.write),
+        (found["bytes_read"] + found["bytes_written"], moved.read + moved.written),
     )
     shares = [100 * ours / (ours + traced) for ours, traced in pairs if ours + traced]
-    return Reconstructed(
-        read=read,
-        write=write,
-        other=other,
-        bytes_read=bytes_read,
-        bytes_written=bytes_written,
-        pct=max(shares, default=None),
-    )
+    return Reconstructed(**found, pct=max(shares, default=None))
 
 
 def _io_time(io: IoTotals, ranks: int) -> IoTime:

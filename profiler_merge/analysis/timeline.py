@@ -96,7 +96,9 @@ def timeline(
             "choose wider bins, a shorter time window or fewer ranks"
         )
     collector = partial(_Collector, rows=rows, first=first, last=last, width=width, bins=int(most))
-    return collect(capture, collector, workers=workers).timeline()
+    (found,) = collect(capture, [collector], workers=workers)
+    result: Timeline = found.timeline()
+    return result
 
 
 class _Collector(Collector):
