@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from gzip import GzipFile
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +62,8 @@ def write_chrome(capture: Capture, output: Path, *, force: bool = False) -> Expo
     with new_file(output, force=force) as file, GzipFile("", "wb", 1, file, mtime=0) as packed:
         packed.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(job)},"traceEvents":['.encode())
         for rank in capture.ranks:
-            for count, text in _rank_events(capture, rank, file_names):
-                events += count
+            for number, text in _rank_events(capture, rank, file_names):
+                events += number
                 packed.write(text[separator:])  # each event has a comma before it, which the first one loses
                 separator = 0
         packed.write(b"\n]}\n")
@@ -87,15 +87,12 @@ def _rank_events(capture: Capture, rank: int, file_names: pa.StringArray) -> Ite
     for rows in _slices(capture.operations(rank)):
         text = _operation_events(rows, rank, file_names, lines)
         yield 2 * rows.num_rows - rows.column("due_ns").null_count, bytes_of(text)
-    about: list[tuple[str, int, str, object]] = [
-        ("process_name", 0, "name", f"rank {rank}"),
-        ("process_sort_index", 0, "sort_index", rank),
-    ]
-    for place, (thread, name) in enumerate(lines.names()):
-        about += [("thread_name", thread, "name", name), ("thread_sort_index", thread, "sort_index", place)]
-    for what, thread, key, value in about:
-        event = {"ph": "M", "pid": rank, "tid": thread, "name": what, "args": {key: value}}
-        yield 0, b",\n" + json.dumps(event, separators=(",", ":")).encode()
+    about = [("process", 0, f"rank {rank}", rank)]
+    about += [("thread", thread, name, place) for place, (thread, name) in enumerate(lines.names())]
+    for what, thread, name, place in about:
+        for key, value in (("name", name), ("sort_index", place)):
+            event = {"ph": "M", "pid": rank, "tid": thread, "name": f"{what}_{key}", "args": {key: value}}
+            yield 0, b",\n" + json.dumps(event, separators=(",", ":")).encode()
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,20 +105,13 @@ def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(begin, SLICE_ROWS)
 
 
-@dataclass(slots=True)
-class _Line:
-    """A line of a timeline. `open_ends`: of the intervals that enclose the last one, the outermost first."""
-
-    thread: int
-    open_ends: list[int] = field(default_factory=list)
-
-
 class _Lines:
-    """The lines of one rank. A key, (group, number in the group, name), sorts as the lines are drawn."""
+    """The lines of one rank: by (group, number in the group, name), which sort as the lines are drawn, the thread of
+    each and the ends of the intervals that enclose its last one, the outermost first."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[int, int, str], list[_Line]] = {}
-        self._next = LANE_THREADS
+        self._lines: dict[tuple[int, int, str], list[tuple[int, list[int]]]] = {}
+        self._ids = count(LANE_THREADS)
 
     def threads(
         self, key: tuple[int, int, str], start: np.ndarray, end: np.ndarray, lane: int = LANE_THREADS
@@ -133,36 +123,30 @@ class _Lines:
         """
         lines = self._lines.setdefault(key, [])
         if not lines:
-            lines.append(_Line(lane) if lane < LANE_THREADS else self._new())
-        first = lines[0]
-        until = np.maximum.accumulate(np.append(first.open_ends[:1] or start[:1], end))
+            lines.append((lane if lane < LANE_THREADS else next(self._ids), []))
+        thread, ends = lines[0]
+        until = np.maximum.accumulate(np.append(ends[:1] or start[:1], end))
         if (start >= until[:-1]).all():
-            first.open_ends = [int(until[-1])]
-            return np.full(len(start), first.thread)
+            ends[:] = [int(until[-1])]
+            return np.full(len(start), thread)
         return np.array([self._thread(lines, *interval) for interval in zip(start.tolist(), end.tolist(), strict=True)])
 
-    def _thread(self, lines: list[_Line], start: int, end: int) -> int:
-        for line in lines:
-            ends = line.open_ends
+    def _thread(self, lines: list[tuple[int, list[int]]], start: int, end: int) -> int:
+        for thread, ends in lines:
             while ends and ends[-1] <= start:
                 ends.pop()
             if not ends or end <= ends[-1]:
-                break
-        else:
-            lines.append(line := self._new())
-        line.open_ends.append(end)
-        return line.thread
-
-    def _new(self) -> _Line:
-        self._next += 1
-        return _Line(self._next - 1)
+                ends.append(end)
+                return thread
+        lines.append((next(self._ids), [end]))
+        return lines[-1][0]
 
     def names(self) -> list[tuple[int, str]]:
         """(thread id, name) of all lines from the top down."""
         return [
-            (line.thread, key[2] if number == 0 else f"{key[2]} (overlap {number})")
-            for key, lines in sorted(self._lines.items())
-            for number, line in enumerate(lines)
+            (thread, name if number == 0 else f"{name} (overlap {number})")
+            for (_, _, name), lines in sorted(self._lines.items())
+            for number, (thread, _) in enumerate(lines)
         ]
 
 

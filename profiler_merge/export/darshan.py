@@ -14,11 +14,11 @@ import shutil
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -355,39 +355,29 @@ def _fitting(lines: Iterable[str], room: int) -> tuple[bytes, bool]:
     return kept, True
 
 
-def _notes(capture: Capture, left_out: Counter[str], said: Counter[str], whole: bool) -> list[str]:
+def _notes(capture: Capture, left_out: Counter[str], said: Counter[str], whole: bool) -> Iterator[str]:
     """Notes on the parts of this capture that a Darshan log cannot hold."""
-    told: list[tuple[Any, str]] = [
-        (
-            capture.spans.num_rows,
-            f"{capture.spans.num_rows:,} spans and the steps are not kept: a Darshan log has no place for them",
-        ),
-        (
-            said["DXT_POSIX"] + said["DXT_MPIIO"],
-            "lanes are not kept: the DXT that released tools read has no place for them",
-        ),
-        (
-            said["counters"],
-            f"{said['counters']} operations are in the counters alone: DXT holds reads and writes of POSIX and MPI-IO",
-        ),
-    ]
+    if spans := capture.spans.num_rows:
+        yield f"{spans:,} spans and the steps are not kept: a Darshan log has no place for them"
+    if said["DXT_POSIX"] + said["DXT_MPIIO"]:
+        yield "lanes are not kept: the DXT that released tools read has no place for them"
+    if count := said["counters"]:
+        yield f"{count} operations are in the counters alone: DXT holds reads and writes of POSIX and MPI-IO"
     for reason, count in sorted(left_out.items()):
-        text = f"{count} operations at {reason.upper()} are left out: the log holds POSIX, and MPI-IO as traced"
+        why = f"at {reason.upper()} are left out: the log holds POSIX, and MPI-IO as traced"
         if reason == FAILED:
-            text = f"{count} operations that failed are left out: Darshan does not record them"
-        told.append((count, text))
-    told += [
-        (
-            capture.hdf5.num_rows,
-            f"{capture.hdf5.num_rows} HDF5 datasets are not kept: their counters are not those of operations",
-        ),
-        (said["collective"], f"{said['collective']} collective operations are not marked as such: DXT cannot"),
-        (said["early"], f"{said['early']} operations begin before the job's start: their times are negative"),
-        (
-            said["seeks"],
-            f"{format_counted(said['seeks'], 'seek')} on files of several ranks are written for the lowest of these: "
-            "the capture does not hold which rank made them",
-        ),
-        (not whole, "the command line, the mounts or the metadata are cut: a job record has 4096 bytes"),
-    ]
-    return [text for applies, text in told if applies]
+            why = "that failed are left out: Darshan does not record them"
+        yield f"{count} operations {why}"
+    if count := capture.hdf5.num_rows:
+        yield f"{count} HDF5 datasets are not kept: their counters are not those of operations"
+    if count := said["collective"]:
+        yield f"{count} collective operations are not marked as such: DXT cannot"
+    if count := said["early"]:
+        yield f"{count} operations begin before the job's start: their times are negative"
+    if count := said["seeks"]:
+        yield (
+            f"{format_counted(count, 'seek')} on files of several ranks are written for the lowest of these: the "
+            "capture does not hold which rank made them"
+        )
+    if not whole:
+        yield "the command line, the mounts or the metadata are cut: a job record has 4096 bytes"
