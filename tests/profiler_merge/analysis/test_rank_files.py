@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.store.writer import ROW_GROUP_ROWS
 from tests.capture_builder import File, Op, build_capture
 from tests.examples import examples
 
@@ -38,22 +38,12 @@ OPS = st.lists(
 )
 
 
-def random_capture(folder: Path, ops: Iterable[Op], row_group_rows: int = ROW_GROUP_ROWS) -> tuple[Capture, list[Op]]:
+def random_capture(folder: Path, ops: Iterable[Op], row_group_rows: int) -> tuple[Capture, list[Op]]:
     """The capture, and its operations with times and without bytes where they move none."""
-    timed = [
-        Op(
-            op.op,
-            op.file_id,
-            offset=op.offset if op.op in ("read", "write") else -1,
-            length=op.length if op.op in ("read", "write") else 0,
-            rank=op.rank,
-            api=op.api,
-            origin=op.origin,
-            start_ns=10 * number,
-            end_ns=10 * number + 1 + number % 7,
-        )
-        for number, op in enumerate(ops)
-    ]
+    timed = []
+    for number, op in enumerate(ops):
+        moved = {} if op.op in ("read", "write") else {"offset": -1, "length": 0}
+        timed.append(replace(op, start_ns=10 * number, end_ns=10 * number + 1 + number % 7, **moved))
     files = [File(f"/data/{number}", size=SIZE, stripe_size=STRIPE) for number in range(FILES)]
     made = build_capture(folder, files=files, ops=timed, ranks=range(RANKS), row_group_rows=row_group_rows)
     return made, timed
@@ -126,48 +116,27 @@ def accessed(row: dict[str, Any]) -> bool:
     return row["reads"] + row["writes"] + row["reconstructed_bytes"] > 0
 
 
-def plain_rows(ops: list[Op]) -> dict[tuple[int, int], dict[str, Any]]:
-    """By rank and file, those that were used."""
-    pairs = sorted({(op.rank, op.file_id) for op in ops})
-    return {pair: plain_row([op for op in ops if (op.rank, op.file_id) == pair]) for pair in pairs}
-
-
 def totals(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     rows = list(rows)
     return {name: sum(row[name] for row in rows) for name in SUMMED}
 
 
-def plain_files(rows: dict[tuple[int, int], dict[str, Any]]) -> list[dict[str, Any]]:
-    found = []
-    for file in sorted({file for _, file in rows}):
-        mine = [row for (_, number), row in rows.items() if number == file]
-        summed = totals(mine)
-        unique = int(np.any([row["seen"] for row in mine], axis=0).sum())
-        found.append(
-            {
-                **summed,
-                "file_id": file,
-                "path": f"/data/{file}",
-                "format": "other",
-                "size_bytes": SIZE,
-                "ranks": sum(accessed(row) for row in mine),
-                "unique_bytes_read": unique,
-                "read_by_several_bytes": summed["unique_bytes_read"] - unique,
-                "pattern": plain_pattern(summed),
-            }
-        )
-    return found
+def plain_file(mine: list[dict[str, Any]]) -> dict[str, Any]:
+    summed = totals(mine)
+    unique = int(np.any([row["seen"] for row in mine], axis=0).sum())
+    several = {"unique_bytes_read": unique, "read_by_several_bytes": summed["unique_bytes_read"] - unique}
+    used = sum(accessed(row) for row in mine)
+    return {**summed, **several, "size_bytes": SIZE, "ranks": used, "pattern": plain_pattern(summed)}
 
 
-def plain_ranks(rows: dict[tuple[int, int], dict[str, Any]], ranks: Iterable[int]) -> list[dict[str, Any]]:
+def plain_rank(rank: int, rows: dict[tuple[int, int], dict[str, Any]]) -> dict[str, Any]:
     users = Counter(file for (_, file), row in rows.items() if accessed(row))
-    found = []
-    for rank in ranks:
-        mine = {file: row for (number, file), row in rows.items() if number == rank}
-        used = [file for file, row in mine.items() if accessed(row)]
-        shared = sum(users[file] > 1 for file in used)
-        found.append({**totals(mine.values()), "rank": rank, "files": len(used), "shared_files": shared})
-    return found
+    used = [file for (number, file), row in rows.items() if number == rank and accessed(row)]
+    shared = sum(users[file] > 1 for file in used)
+    return {
+        **totals(row for (number, _), row in rows.items() if number == rank),
+        **{"rank": rank, "files": len(used), "shared_files": shared},
+    }
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -176,23 +145,24 @@ def plain_ranks(rows: dict[tuple[int, int], dict[str, Any]], ranks: Iterable[int
 def test_all_three_tables_against_a_plain_count(
     tmp_path: Path, ops: list[Op], group: int, ranks: tuple[int, ...]
 ) -> None:
-    capture, ops = random_capture(tmp_path, ops, row_group_rows=group)
+    capture, ops = random_capture(tmp_path, ops, group)
     assume(not ranks or any(op.rank in ranks for op in ops))
-    found = patterns(part_of(capture, Part(ranks=ranks or None)))
-    # The layer of a file is that of all ranks.
-    rows = plain_rows([op for op in one_layer(ops) if not ranks or op.rank in ranks])
-    expected = [
-        {**row, "rank": rank, "file_id": file, "path": f"/data/{file}", "format": "other"}
-        for (rank, file), row in rows.items()
-    ]
     part = part_of(capture, Part(ranks=ranks or None))
-    assert rank_files(part).to_pylist() == [
-        {name: plain_pattern(row) if name == "pattern" else row[name] for name in TABLES["rank-files"].columns}
-        for row in expected
-    ]
-    assert found.files.to_pylist() == [
-        {name: row[name] for name in TABLES["files"].columns} for row in plain_files(rows)
-    ]
-    assert found.ranks.to_pylist() == [
-        {name: row[name] for name in TABLES["ranks"].columns} for row in plain_ranks(rows, ranks or range(RANKS))
-    ]
+    # The layer of a file is that of all ranks.
+    mine = [op for op in one_layer(ops) if not ranks or op.rank in ranks]
+    rows = {
+        pair: plain_row([op for op in mine if (op.rank, op.file_id) == pair])
+        for pair in sorted({(op.rank, op.file_id) for op in mine})
+    }
+    names = {file: {"file_id": file, "path": f"/data/{file}", "format": "other"} for file in range(FILES)}
+    by_file = {file: [row for (_, number), row in rows.items() if number == file] for file in range(FILES)}
+    found = patterns(part)
+    for name, table, expected in (
+        (
+            "rank-files", rank_files(part),
+            [{**row, **names[file], "rank": rank, "pattern": plain_pattern(row)} for (rank, file), row in rows.items()],
+        ),
+        ("files", found.files, [{**plain_file(of), **names[file]} for file, of in by_file.items() if of]),
+        ("ranks", found.ranks, [plain_rank(rank, rows) for rank in ranks or range(RANKS)]),
+    ):  # fmt: skip
+        assert table.to_pylist() == [{column: row[column] for column in TABLES[name].columns} for row in expected]

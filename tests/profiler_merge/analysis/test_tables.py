@@ -1,4 +1,4 @@
-"""The tables of the analysis: descriptions, queries, formats."""
+"""The tables of the analysis: descriptions, queries, times, contents of files, formats."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from dxt_replay.profiler_merge.analysis.contents import contents
 from dxt_replay.profiler_merge.analysis.named_tables import flat_table, table_of, to_pandas, write_csv
 from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals, made_by_query, query
 from dxt_replay.profiler_merge.analysis.summary import Summary
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
-from dxt_replay.traces.errors import CaptureError, MissingDependencyError
+from dxt_replay.profiler_merge.analysis.timeline import round_width_ns, timeline
+from dxt_replay.traces.errors import CaptureError, MissingDependencyError, UsageError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.text import unit_of
-from tests.capture_builder import File, build_capture, read, write
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.examples import examples
 from tests.schemas import schema
 
+MS = 1_000_000
 
-def test_every_column_is_of_a_table_and_explained() -> None:
+
+def test_every_column_is_of_a_table_and_explained_with_one_type_and_unit() -> None:
     assert {column for table in (*TABLES.values(), GROUPS) for column in table.columns} == set(COLUMNS)
     assert all(column.meaning for column in COLUMNS.values())
     assert "-1" in COLUMNS["rank"].meaning
-
-
-def test_a_column_has_one_type_but_for_texts_in_place_of_numbers() -> None:
-    assert TABLES["findings"].schema.field("files").type == pa.string()
-    assert TABLES["ranks"].schema.field("files").type == pa.int64()
-
-
-def test_times_are_nanoseconds_in_every_table_but_for_what_is_at_stake() -> None:
+    assert [TABLES[name].schema.field("files").type for name in ("findings", "ranks")] == [pa.string(), pa.int64()]
     assert {column for column in COLUMNS if unit_of(column) == "s"} == {"at_stake_s"}
-    assert (unit_of("bytes_read"), unit_of("read_mib_s"), unit_of("io_busy_share")) == ("bytes", "MiB/s", "0 to 1")
-    assert unit_of("reads") == ""
+    units = {"bytes_read": "bytes", "read_mib_s": "MiB/s", "io_busy_share": "0 to 1", "reads": ""}
+    assert {name: unit_of(name) for name in units} == units
 
 
 def test_every_key_of_the_summary_is_explained() -> None:
@@ -49,22 +50,17 @@ def test_every_key_of_the_summary_is_explained() -> None:
     assert explained == fields | {"storage_limit", "model"}
 
 
+# ---- queries
+
 SIZES = [0, 1, 100, 101, 1024, 1025, 4096, 4096, 4096, 8191, 8192]
 
 
-def sized(tmp_path: Path, sizes: list[int]) -> Capture:
-    return build_capture(
-        tmp_path,
-        files=["/a"],
-        ops=[
-            *(read(0, length=size, start_ns=n) for n, size in enumerate(sizes)),
-            write(0, length=100, start_ns=50),
-            write(0, length=5, start_ns=60, api="STDIO", origin="reconstructed"),
-        ],
-    )
-
-
-def rows(capture: Capture, name: str) -> list[dict[str, Any]]:
+def sized(folder: Path, sizes: list[int], name: str) -> list[dict[str, Any]]:
+    ops = [read(0, length=size, start_ns=n) for n, size in enumerate(sizes)]
+    ops += [
+        write(0, length=100, start_ns=50), write(0, length=5, start_ns=60, api="STDIO", origin="reconstructed"),
+    ]  # fmt: skip
+    capture = build_capture(folder, files=["/a"], ops=ops)
     found: list[dict[str, Any]] = made_by_query(capture, TABLES[name]).to_pylist()
     return found
 
@@ -79,7 +75,7 @@ def rows(capture: Capture, name: str) -> list[dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_classes_of_sizes(tmp_path: Path, table: str, bins: dict[str, tuple[int, int | None, int]]) -> None:
-    found = rows(sized(tmp_path, [*SIZES, (2 << 49) - 1]), table)
+    found = sized(tmp_path, [*SIZES, (2 << 49) - 1], table)
     reads = [row for row in found if row["op"] == "read"]
     assert {row["bin"]: (row["least_bytes"], row["most_bytes"], row["operations"]) for row in reads} == bins
     assert sum(row["bytes"] for row in reads) == sum(SIZES) + (2 << 49) - 1
@@ -88,7 +84,7 @@ def test_classes_of_sizes(tmp_path: Path, table: str, bins: dict[str, tuple[int,
 
 
 def test_exact_sizes_and_the_rest(tmp_path: Path) -> None:
-    found = [row for row in rows(sized(tmp_path, [7, 7, *range(30)]), "exact-sizes") if row["op"] == "read"]
+    found = [row for row in sized(tmp_path, [7, 7, *range(30)], "exact-sizes") if row["op"] == "read"]
     shown = [(row["size_bytes"], row["operations"], row["bytes"]) for row in found]
     assert shown == [(7, 3, 21), *((n, 1, n) for n in range(20) if n != 7), (None, 10, sum(range(20, 30)))]
     assert sum(row["share"] for row in found) == pytest.approx(1)
@@ -107,73 +103,171 @@ OPS = [
     ("by", "groups"),
     [
         ("rank", {0: (4, 0), 2: (0, 1)}),
-        ("file", {"/a": (2, 0), "/b": (2, 1)}),
-        ("format", {"hdf5": (2, 1), "csv": (2, 0)}),
         ("step", {-1: (1, 0), 0: (2, 0), 7: (1, 1)}),
         ("size", {"0 B": (1, 0), "1 B": (1, 0), "4.00 KiB to < 8.00 KiB": (2, 0), "8.00 KiB to < 16.0 KiB": (0, 1)}),
     ],
 )
 def test_totals_by_group(tmp_path: Path, by: str, groups: dict[int | str, tuple[int, int]]) -> None:
-    capture = build_capture(tmp_path, files=[File("/a", format="csv"), File("/b", format="hdf5")], ops=OPS)
-    found = group_totals(capture, by)
+    found = group_totals(
+        build_capture(tmp_path, files=[File("/a", format="csv"), File("/b", format="hdf5")], ops=OPS), by
+    )
     assert {each.group: (each.reads, each.writes) for each in found} == groups
     assert list(groups) == [each.group for each in found]
     assert sum(each.io_ns for each in found) == 15_000
-    if by == "rank":
-        assert found[1] == GroupTotals(
-            group=2, reads=0, writes=1, bytes_read=0, bytes_written=8192, io_ns=5000, io_time_s=5e-6
-        )
+    moved = {"reads": 0, "writes": 1, "bytes_read": 0, "bytes_written": 8192, "io_ns": 5000, "io_time_s": 5e-6}
+    assert by != "rank" or found[1] == GroupTotals(group=2, **moved)
 
 
-def test_users_may_ask_for_what_they_like(tmp_path: Path) -> None:
+def test_users_may_ask_for_what_they_like_and_damage_is_the_error_of_the_reader(tmp_path: Path) -> None:
     ops = [read(0, length=4, start_ns=5, api="MPIIO"), read(0, length=4, start_ns=6), read(0, length=2, start_ns=9)]
     capture = part_of(build_capture(tmp_path, files=["/a"], ops=ops), Part(until_ns=9))
     found = query(capture, "SELECT path, sum(length) AS bytes FROM transfers JOIN files USING (file_id) GROUP BY path")
     assert found.to_pylist() == [{"path": "/a", "bytes": 4}]
     every = query(capture, "SELECT * FROM ops ORDER BY number").to_pylist()
-    assert [(row["start_ns"], row["interface"], row["counted"], row["number"]) for row in every] == [
-        (5, "MPIIO", False, 0),
-        (6, "POSIX", True, 1),
-    ]
-
-
-def test_damage_is_the_error_of_the_reader(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=OPS)
-    part = next((capture.path / "ops").iterdir())
+    rows = [(row["start_ns"], row["interface"], row["counted"], row["number"]) for row in every]
+    assert rows == [(5, "MPIIO", False, 0), (6, "POSIX", True, 1)]
+    damaged = build_capture(tmp_path / "damaged", files=["/a"], ops=ops)
+    part = next((damaged.path / "ops").iterdir())
     part.write_bytes(part.read_bytes()[:-200] + bytes(200))
     with pytest.raises(CaptureError):
-        query(capture, "SELECT count(*) FROM ops")
+        query(damaged, "SELECT count(*) FROM ops")
 
 
-def test_whole_numbers_stay_whole_in_pandas() -> None:
-    frame = to_pandas(
-        pa.table({"a": pa.array([1, None], pa.int64()), "b": pa.array([1, 2], pa.int64()), "c": ["x", None]})
-    )
-    assert frame["a"].tolist()[0] == 1
-    assert str(frame["a"].dtype) == "Int64"
-    assert str(frame["b"].dtype) == "int64"
-    assert frame["a"].isna().tolist() == [False, True]
+# ---- over time
 
 
-def test_without_pandas_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(tmp_path: Path) -> Capture:
+    ops = [
+        read(0, length=1000, start_ns=0, end_ns=10 * MS),
+        read(0, length=300, start_ns=5 * MS, end_ns=20 * MS, lane=1),
+        write(1, length=7, start_ns=12 * MS, end_ns=13 * MS, rank=1),
+        Op("open", 1, start_ns=11 * MS, rank=1),
+        write(1, length=999, start_ns=1 * MS, end_ns=19 * MS, rank=1, origin="reconstructed"),
+    ]
+    return build_capture(tmp_path, files=["/a", "/b"], ops=ops, spans=[Span("compute", start_ns=0, end_ns=15 * MS)])
+
+
+def test_a_rank_without_a_profile_has_no_share_of_compute(tmp_path: Path) -> None:
+    by_rank = timeline(small(tmp_path), bin_ns=10 * MS, per_rank=True)
+    np.testing.assert_equal(by_rank.matrix("compute_busy_share"), [[1, 0.5], [np.nan, np.nan]])
+    assert by_rank.matrix("reconstructed").tolist() == [[0, 0], [1, 0]]
+    assert timeline(small(tmp_path / "all"), bin_ns=10 * MS).matrix("io_busy_share").tolist() == [[0.5, 0.55]]
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        *(st.integers(0, 3), st.integers(0, 2000), st.integers(0, 900), st.integers(0, 1 << 40)), st.sampled_from("rw")
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([(0, 0, 300, 5, "r"), (0, 100, 50, 5, "r")], 700, 9)
+@given(OPERATIONS, st.integers(1, 700), st.integers(1, 9))
+def test_totals_are_exact_at_any_width(tmp_path: Path, rows: list[Any], width: int, group: int) -> None:
+    ops = [
+        (read if op == "r" else write)(0, rank=rank, start_ns=start, end_ns=start + length, length=size)
+        for rank, start, length, size, op in rows
+    ]
+    capture = build_capture(tmp_path, files=["/a"], ops=ops, row_group_rows=group)
+    over_all, by_rank = timeline(capture, bin_ns=width), timeline(capture, bin_ns=width, per_rank=True)
+    for found in (over_all, by_rank):
+        for op, operations, moved in (("r", "reads", "bytes_read"), ("w", "writes", "bytes_written")):
+            chosen = [row for row in rows if row[4] == op]
+            assert found.matrix(operations).sum() == len(chosen)
+            assert int(found.matrix(moved).sum()) == sum(row[3] for row in chosen)
+    for column in ("reads", "bytes_written", "in_flight_mean"):
+        np.testing.assert_allclose(by_rank.matrix(column).sum(axis=0), over_all.matrix(column)[0])
+    in_flight = np.zeros((4, 3600), dtype=np.int64)
+    for rank, start, length, _, _ in rows:
+        in_flight[rank, start : start + length] += 1
+    for number in range(over_all.bins):
+        part = in_flight[:, over_all.start_ns + number * width :][:, :width]
+        assert over_all.matrix("in_flight_max")[0, number] == (part.sum(axis=0).max() if part.size else 0)
+        busy = by_rank.matrix("io_busy_share")[:, number] * width
+        assert busy.tolist() == pytest.approx((part[list(by_rank.ranks)] > 0).sum(axis=1).tolist())
+
+
+def test_bins_and_windows(tmp_path: Path) -> None:
+    """Operations that end after the window keep their bytes; bins begin at multiples of a round width."""
+    capture = small(tmp_path)
+    found = timeline(part_of(capture, Part(from_ns=0, until_ns=10 * MS)), bin_ns=5 * MS)
+    assert (found.matrix("reads").sum(), found.matrix("bytes_read").sum(), found.bins) == (2, 1300, 4)
+    widths = [round_width_ns(*given) for given in ((20, 7), (7_533, 40), (0, 3), (100, 100))]
+    assert widths == [5, 200, 1, 1]
+    late = [read(0, length=1, start_ns=2_319 * MS, end_ns=9_700 * MS)]
+    late_capture = build_capture(tmp_path / "late", files=["/a"], ops=late)
+    found = timeline(late_capture, bins=40)
+    assert (found.start_ns, found.bin_ns, found.bins) == (2_200 * MS, 200 * MS, 38)
+    window = timeline(part_of(late_capture, Part(from_ns=2_319 * MS)), bins=40)
+    assert window.start_ns == 2_319 * MS, "a window begins where it was asked to"
+    for bin_ns, words in ((1, "choose wider bins"), (0, "nanosecond")):
+        with pytest.raises(UsageError, match=words):
+            timeline(capture, bin_ns=bin_ns)
+
+
+# ---- contents of files
+
+
+def tfrecord(path: Path, lengths: list[int], cut: int | None = None) -> File:
+    frames = [length.to_bytes(8, "little") + b"crc1" + b"x" * length + b"crc2" for length in lengths]
+    path.write_bytes(b"".join(frames)[:cut])
+    return File(str(path), format="tfrecord")
+
+
+def test_tfrecord_files_have_records_and_hdf5_files_datasets(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("train/x", data=[[1.0] * 8] * 6, chunks=(2, 8), compression="gzip", dtype="f4")
+        file.create_dataset("y", data=[1, 2, 3], dtype="i8")
+    files = [tfrecord(tmp_path / "a", [10, 30, 20]), tfrecord(tmp_path / "b", [])]
+    found = contents(build_capture(tmp_path, files=[*files, File(str(tmp_path / "a.h5"), format="hdf5")]))
+    assert found.tfrecords.drop_columns("path").to_pydict() == {
+        "file_id": [0, 1], "size_bytes": [3 * 16 + 60, 0], "records": [3, 0], "least_bytes": [10, None],
+        "most_bytes": [30, None], "mean_bytes": [20, None],
+    }  # fmt: skip
+    first, second = found.datasets.to_pylist()
+    assert 0 < first["stored_bytes"] < 192
+    wanted = {
+        "path": str(tmp_path / "a.h5"), "dataset": "train/x", "shape": "6x8", "type": "float32", "chunk": "2x8",
+        "chunk_bytes": 64, "filter": "gzip", "chunks_stored": 3, "bytes": 192,
+    }  # fmt: skip
+    assert {name: first[name] for name in wanted} == wanted
+    assert (second["dataset"], second["chunk"], second["stored_bytes"]) == ("y", None, 24)
+
+
+def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "no.h5").write_bytes(b"text")
+    gone, other = File(str(tmp_path / "gone"), format="tfrecord"), File(str(tmp_path / "no.h5"), format="hdf5")
+    found = contents(build_capture(tmp_path, files=[tfrecord(tmp_path / "torn", [10, 30], -1), gone, other, "/x"]))
+    assert (found.tfrecords.num_rows, found.datasets.num_rows) == (0, 0)
+    assert list(found.unread) == [str(tmp_path / name) for name in ("torn", "gone", "no.h5")]
+    assert "record 1 ends beyond" in found.unread[str(tmp_path / "torn")]
+
+
+# ---- formats
+
+
+def test_whole_numbers_stay_whole_in_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"a": pa.array([1, None], pa.int64()), "b": pa.array([1, 2], pa.int64()), "c": ["x", None]})
+    frame = to_pandas(table)
+    assert (frame["a"].tolist()[0], frame["a"].isna().tolist()) == (1, [False, True])
+    assert (str(frame["a"].dtype), str(frame["b"].dtype)) == ("Int64", "int64")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'dxt-replay\[pandas\]'"):
-        to_pandas(pa.table({"a": [1]}))
+        to_pandas(table)
 
 
 def test_csv_reads_back_whatever_a_path_holds() -> None:
     rows = [{"path": 'a,"b"\nc', "n": 1}, {"path": "plain", "n": None}]
     out = io.BytesIO()
     write_csv(table_of(rows, pa.schema([("path", pa.string()), ("n", pa.int64())])), out)
-    read = list(csv.reader(io.StringIO(out.getvalue().decode(), newline="")))
-    assert read == [["path", "n"], ['a,"b"\nc', "1"], ["plain", ""]]
+    found = list(csv.reader(io.StringIO(out.getvalue().decode(), newline="")))
+    assert found == [["path", "n"], ['a,"b"\nc', "1"], ["plain", ""]]
 
 
 def test_nested_values_become_rows() -> None:
     table = flat_table({"a": {"b": 1, "c": None}, "d": ("x", "y")})
-    assert table.to_pylist() == [
-        {"name": "a.b", "value": "1"},
-        {"name": "a.c", "value": None},
-        {"name": "d.0", "value": "x"},
-        {"name": "d.1", "value": "y"},
-    ]
+    assert table.to_pydict() == {"name": ["a.b", "a.c", "d.0", "d.1"], "value": ["1", None, "x", "y"]}

@@ -1,7 +1,8 @@
+"""Logs that we write: what this package, and pydarshan, read in them."""
+
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.darshan.counters import read_counters
-from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.counters import CounterTable, read_counters
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
+from dxt_replay.profiler_merge.export.exported import Exported
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.files import record_id
@@ -38,11 +40,13 @@ def info(ranks: int, **changes: Any) -> CaptureInfo:
     return CaptureInfo(**{"job": job, "ranks": tuple(range(ranks)), **changes})
 
 
-def again(capture: Capture, folder: Path) -> Capture:
-    """The capture that a log of `capture` gives."""
-    write_darshan(capture, folder / "again.darshan", force=True)
-    merge([folder / "again.darshan"], [], folder / "again.capture", MergeOptions(force=True))
-    return open_capture(folder / "again.capture")
+def logged(folder: Path, *, files: Any = ("/a",), **columns: Any) -> tuple[Exported, DarshanLog, CounterTable]:
+    """What the export of a made capture said, the log, and its counters of POSIX."""
+    made = write_darshan(build_capture(folder, files=files, **columns), folder / "x.darshan", force=True)
+    log = open_log(folder / "x.darshan")
+    table = read_counters(log, "POSIX")
+    assert table is not None
+    return made, log, table
 
 
 def traced(capture: Capture) -> list[dict[str, Any]]:
@@ -56,40 +60,24 @@ def traced(capture: Capture) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: tuple(str(row[name]) for name in sorted(row)))
 
 
-def reconstructed(capture: Capture) -> Counter[tuple[Any, ...]]:
-    """The other rows of POSIX without their times, which are inferred; renames name their other file."""
-    paths = capture.files["path"].to_pylist()
-    found: Counter[tuple[Any, ...]] = Counter()
-    for row in (row for batch in capture.operations() for row in batch.to_pylist()):
-        if row["origin"] == "reconstructed" and row["api"] == "POSIX":
-            offset = paths[row["other_file_id"]] if row["op"] == "rename" else row["offset"]
-            found[row["rank"], row["op"], row["api"], paths[row["file_id"]], offset, row["length"]] += 1
-    return found
-
-
-operation = st.builds(
-    lambda op, api, file, rank, lane, offset, length, start, duration: Op(
-        op, file, rank=rank, lane=lane, api=api, offset=offset, length=length, start_ns=start, end_ns=start + duration
-    ),
-    st.sampled_from(["read", "write"]),
-    st.sampled_from(["POSIX", "MPIIO"]),
-    st.integers(0, 3),
-    st.integers(0, 2),
-    st.integers(0, 3),
-    st.integers(0, 1 << 42),
-    st.sampled_from([0, 1, 4096]) | st.integers(0, 1 << 32),
-    st.integers(-1_000_000_000, 90_000_000_000),
-    st.integers(0, 5_000_000_000),
-)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("darshan")
 
 
+OPERATION = st.builds(
+    lambda op, api, file, rank, lane, offset, length, start, duration: Op(
+        op, file, rank=rank, lane=lane, api=api, offset=offset, length=length, start_ns=start, end_ns=start + duration
+    ),
+    *(st.sampled_from(["read", "write"]), st.sampled_from(["POSIX", "MPIIO"])),
+    *(st.integers(0, 3), st.integers(0, 2), st.integers(0, 3), st.integers(0, 1 << 42)),
+    *(st.sampled_from([0, 1, 4096]) | st.integers(0, 1 << 32), st.integers(-1_000_000_000, 90_000_000_000)),
+    st.integers(0, 5_000_000_000),
+)
+
+
 @settings(max_examples=examples(40))
-@given(ops=st.lists(operation, min_size=1, max_size=25))
+@given(ops=st.lists(OPERATION, min_size=1, max_size=25))
 def test_a_log_merged_again_is_the_same_capture(folder: Path, ops: list[Op]) -> None:
     files = [
         File("/data/a", record_id=5),
@@ -98,7 +86,9 @@ def test_a_log_merged_again_is_the_same_capture(folder: Path, ops: list[Op]) -> 
         File("/s/c", mount="/s", fs_type="nfs"),
     ]
     capture = build_capture(folder, files=files, ops=ops, info=info(3))
-    found = again(capture, folder)
+    write_darshan(capture, folder / "again.darshan", force=True)
+    merge([folder / "again.darshan"], [], folder / "again.capture", MergeOptions(force=True))
+    found = open_capture(folder / "again.capture")
     assert traced(found) == traced(capture)
     job = found.info.job
     assert (job.nprocs, job.start_ns, job.end_ns, job.zero_ns) == (3, START_NS, capture.info.job.end_ns, START_NS)
@@ -110,12 +100,43 @@ def test_a_log_merged_again_is_the_same_capture(folder: Path, ops: list[Op]) -> 
         assert {path: old[path] for path in new} == new
 
 
+COUNTED = st.builds(
+    lambda op, api, file, offset, length, start, duration, lane: Op(
+        op, file, lane=lane, api=api, start_ns=start * 10**9, end_ns=(start + duration) * 10**9,
+        offset=offset if op in ("read", "write") else -1, length=length if op in ("read", "write") else 0,
+    ),
+    st.sampled_from([op for op in OPS if op not in ("rename", "list", "delete")]),
+    *(st.sampled_from(["POSIX", "MPIIO", "STDIO"]), st.integers(0, 5), SIZES, SIZES),
+    *(st.integers(1, 30), st.integers(0, 6), st.integers(0, 1)),
+)  # fmt: skip
+
+
+@settings(max_examples=examples(12))
+@given(ops=st.lists(COUNTED, min_size=20, max_size=200))
+def test_pydarshan_reads_the_counters_of_one_call_after_the_other(folder: Path, ops: list[Op]) -> None:
+    """The model keeps the counters in plain Python, as the operations return."""
+    capture = build_capture(folder, files=[f"/{i}" for i in range(6)], ops=ops, info=info(1))
+    write_darshan(capture, folder / "counted.darshan", force=True)
+    (answer,) = darshan_oracle.read_all([folder / "counted.darshan"]).values()
+    assert not isinstance(answer, str), answer
+    columns = (
+        (op.file_id, OPS.index(op.op), APIS.index(op.api), op.offset, op.length, op.start_ns, op.end_ns) for op in ops
+    )
+    rows = np.array(list(columns), dtype=darshan_model.ROW)
+    rows = rows[rows["api"] == APIS.index("POSIX")]
+    files = {1000 + file for file in rows["file_id"].tolist()}
+    assert set(answer.get("POSIX ids", np.empty(0)).tolist()) == files
+    for place, record in enumerate(answer["POSIX ids"].tolist() if files else ()):
+        found = dict(zip(answer["POSIX names"], answer["POSIX counters"][:, place], strict=True))
+        found |= dict(zip(answer["POSIX fnames"], answer["POSIX fcounters"][:, place], strict=True))
+        for name, value in darshan_model.expected("POSIX", list(rows[rows["file_id"] == record - 1000])).items():
+            if not NOT_WRITTEN.search(name):
+                assert found[name] == pytest.approx(value, rel=1e-12), name
+
+
 def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_path: Path) -> None:
     """/both: rank 1 made two traced ones of nine, any rank the others; /old: all have rows, as older captures do."""
-    files = [
-        File("/both", counters={"posix_seeks": 9}), File("/one", counters={"posix_seeks": 5}),
-        File("/old", counters={"posix_seeks": 2}), File("/renamed", counters={"posix_seeks": 4}),
-    ]  # fmt: skip
+    seeks = {"/both": 9, "/one": 5, "/old": 2, "/renamed": 4}
     ops = [
         *(read(0, rank=rank, length=9, start_ns=10 * rank) for rank in (2, 1)),
         *(Op("seek", 0, rank=1, start_ns=100 + at) for at in (0, 20)),
@@ -123,18 +144,12 @@ def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_pa
         *(Op("seek", 2, rank=1, start_ns=200 + at, origin="reconstructed") for at in (0, 20)),
         Op("rename", 0, rank=2, other_file_id=3, start_ns=400),
     ]
-    capture = build_capture(tmp_path, files=files, ops=ops, info=info(4))
-    result = write_darshan(capture, tmp_path / "x.darshan")
-    log = open_log(tmp_path / "x.darshan")
-    table = read_counters(log, "POSIX")
-    assert table is not None
+    files = [File(path, counters={"posix_seeks": count}) for path, count in seeks.items()]
+    made, log, table = logged(tmp_path, files=files, ops=ops, info=info(4))
     columns = (table.record_ids.tolist(), table.ranks.tolist(), table.counters["POSIX_SEEKS"].tolist())
-    found = {(log.names[record], rank): seeks for record, rank, seeks in zip(*columns, strict=True)}
-    assert {key: seeks for key, seeks in found.items() if seeks} == {
-        (b"/both", 1): 9, (b"/one", 2): 5, (b"/old", 1): 2, (b"/renamed", 2): 4,
-    }  # fmt: skip
-    assert found[b"/both", 2] == 0
-    assert "7 seeks on files of several ranks are written for the lowest of these" in " ".join(result.notes)
+    found = {(log.names[record].decode(), rank): count for record, rank, count in zip(*columns, strict=True) if count}
+    assert found == {(path, {"/one": 2, "/renamed": 2}.get(path, 1)): count for path, count in seeks.items()}
+    assert "7 seeks on files of several ranks are written for the lowest of these" in " ".join(made.notes)
 
 
 def test_what_a_log_cannot_hold_is_told(tmp_path: Path) -> None:
@@ -149,27 +164,15 @@ def test_what_a_log_cannot_hold_is_told(tmp_path: Path) -> None:
         read(0, length=9, start_ns=7, api="MMAP"),
         read(0, length=9, start_ns=8, api="STDIO"),
     ]
-    capture = build_capture(tmp_path, files=["/a", "s3://b/k"], ops=ops, spans=[Span("step", 0, 100, step=0)])
-    result = write_darshan(capture, tmp_path / "x.darshan")
+    made, log, posix = logged(tmp_path, files=["/a", "s3://b/k"], ops=ops, spans=[Span("step", 0, 100, step=0)])
     left_out = {FAILED: 1, "hdf5": 1, "s3": 2, "stdio": 1, "mmap": 1}
-    assert (result.operations, result.left_out, result.files[0].entries) == (3, left_out, 2)
-    notes = " ".join(result.notes)
-    for told in (
-        "1 spans and the steps",
-        "lanes are not kept",
-        "1 operations are in the counters alone",
-        "1 operations that failed",
-        "1 operations at HDF5 are left out",
-        "1 operations at STDIO are left out",
-        "2 operations at S3 are left out",
-        "1 operations at MMAP are left out",
-        "1 collective operations",
-        "1 operations begin before",
-    ):
-        assert told in notes
-    log = open_log(tmp_path / "x.darshan")
-    posix = read_counters(log, "POSIX")
-    assert posix is not None
+    assert (made.operations, made.left_out, made.files[0].entries) == (3, left_out, 2)
+    beginnings = [" ".join(note.split()[:4]) for note in made.notes]
+    assert beginnings == [
+        "1 spans and the", "lanes are not kept:", "1 operations are in", "1 operations that failed",
+        *(f"{left_out[kind]} operations at {kind.upper()}" for kind in ("hdf5", "mmap", "s3", "stdio")),
+        "1 collective operations are", "1 operations begin before",
+    ]  # fmt: skip
     assert [log.names[record] for record in posix.record_ids.tolist()] == [b"/a"]
 
 
@@ -177,85 +180,28 @@ def test_what_a_log_cannot_hold_is_told(tmp_path: Path) -> None:
     ("changes", "partial"),
     [({}, False), ({"partial": True}, True), ({"coverage": Coverage(bytes=0.5, operations=1.0)}, True)],
 )
-def test_a_partial_trace_is_marked(tmp_path: Path, changes: Mapping[str, Any], partial: bool) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=5)], info=info(1, **changes))
-    write_darshan(capture, tmp_path / "x.darshan")
-    modules = open_log(tmp_path / "x.darshan").modules
-    assert {name: module.partial for name, module in modules.items()} == {
-        "POSIX": partial, "DXT_POSIX": partial,
-    }  # fmt: skip
-
-
-def test_records_are_named_by_darshans_hash_where_a_capture_has_no_ids(tmp_path: Path) -> None:
-    files = [File("/a", record_id=3), File("/b", record_id=3)]
-    capture = build_capture(tmp_path, files=files, ops=[read(0, length=5), read(1, length=5)])
-    write_darshan(capture, tmp_path / "x.darshan")
-    names = open_log(tmp_path / "x.darshan").names
-    assert {names[record_id(path)] for path in ("/a", "/b")} == {b"/a", b"/b"}
-    twice = build_capture(tmp_path, name="twice", files=[File("/a", record_id=0), File("/a", record_id=0)])
-    with pytest.raises(CaptureError, match="two files have the same path"):
-        write_darshan(twice, tmp_path / "y.darshan")
-
-
-counted_operation = st.builds(
-    lambda op, api, file, offset, length, start, duration, lane: Op(
-        op, file, lane=lane, api=api, start_ns=start * 10**9, end_ns=(start + duration) * 10**9,
-        offset=offset if op in ("read", "write") else -1, length=length if op in ("read", "write") else 0,
-    ),
-    st.sampled_from([op for op in OPS if op not in ("rename", "list", "delete")]),
-    st.sampled_from(["POSIX", "MPIIO", "STDIO"]),
-    st.integers(0, 5),
-    SIZES,
-    SIZES,
-    st.integers(1, 30),
-    st.integers(0, 6),
-    st.integers(0, 1),
-)  # fmt: skip
-
-
-@settings(max_examples=examples(12))
-@given(ops=st.lists(counted_operation, min_size=20, max_size=200))
-def test_pydarshan_reads_the_counters_of_one_call_after_the_other(folder: Path, ops: list[Op]) -> None:
-    """The model keeps the counters in plain Python, as the operations return."""
-    capture = build_capture(folder, files=[f"/{i}" for i in range(6)], ops=ops, info=info(1))
-    write_darshan(capture, folder / "counted.darshan", force=True)
-    (answer,) = darshan_oracle.read_all([folder / "counted.darshan"]).values()
-    assert not isinstance(answer, str), answer
-    rows = np.array(
-        [
-            (op.file_id, OPS.index(op.op), APIS.index(op.api), op.offset, op.length, op.start_ns, op.end_ns)
-            for op in ops
-        ],
-        dtype=darshan_model.ROW,
-    )
-    rows = rows[rows["api"] == APIS.index("POSIX")]
-    files = {1000 + file for file in rows["file_id"].tolist()}
-    assert set(answer.get("POSIX ids", np.empty(0)).tolist()) == files
-    for place, record in enumerate(answer["POSIX ids"].tolist() if files else ()):
-        found = dict(zip(answer["POSIX names"], answer["POSIX counters"][:, place], strict=True))
-        found |= dict(zip(answer["POSIX fnames"], answer["POSIX fcounters"][:, place], strict=True))
-        for name, value in darshan_model.expected("POSIX", list(rows[rows["file_id"] == record - 1000])).items():
-            if not NOT_WRITTEN.search(name):
-                assert found[name] == pytest.approx(value, rel=1e-12), name
-
-
-def test_what_happened_at_time_zero_is_not_never(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=5, start_ns=0, end_ns=0)], info=info(1))
-    write_darshan(capture, tmp_path / "x.darshan")
-    posix = read_counters(open_log(tmp_path / "x.darshan"), "POSIX")
-    assert posix is not None
-    for name in ("READ_START", "READ_END", "OPEN_START", "OPEN_END", "CLOSE_START", "CLOSE_END"):
+def test_a_partial_trace_is_marked_and_time_zero_is_not_never(
+    tmp_path: Path, changes: Mapping[str, Any], partial: bool
+) -> None:
+    _, log, posix = logged(tmp_path, ops=[read(0, length=5, start_ns=0, end_ns=0)], info=info(1, **changes))
+    assert {name: module.partial for name, module in log.modules.items()} == {"POSIX": partial, "DXT_POSIX": partial}
+    for name in (f"{what}_{when}" for what in ("READ", "OPEN", "CLOSE") for when in ("START", "END")):
         assert 0 < posix.fcounters[f"POSIX_F_{name}_TIMESTAMP"][0] < 1e-9
     assert posix.fcounters["POSIX_F_WRITE_START_TIMESTAMP"].tolist() == [0]
 
 
+def test_records_are_named_by_darshans_hash_where_a_capture_has_no_ids(tmp_path: Path) -> None:
+    files = [File("/a", record_id=3), File("/b", record_id=3)]
+    names = logged(tmp_path, files=files, ops=[read(0, length=5), read(1, length=5)])[1].names
+    assert {names[record_id(path)] for path in ("/a", "/b")} == {b"/a", b"/b"}
+    with pytest.raises(CaptureError, match="two files have the same path"):
+        logged(tmp_path / "twice", files=[File("/a", record_id=0), File("/a", record_id=0)])
+
+
 def test_a_rename_is_counted_at_both_names(tmp_path: Path) -> None:
-    files = ["/a", File("/b", record_id=1 << 63), "/c"]
-    ops = [Op("rename", 0, other_file_id=2, start_ns=1), Op("rename", 1, other_file_id=2, start_ns=2, rank=1)]
-    ops.append(Op("rename", 1, other_file_id=2, start_ns=0))
-    write_darshan(build_capture(tmp_path, files=files, ops=ops, info=info(2)), tmp_path / "x.darshan")
-    posix = read_counters(open_log(tmp_path / "x.darshan"), "POSIX")
-    assert posix is not None
+    renames = ((0, 1, 0), (1, 2, 1), (1, 0, 0))
+    ops = [Op("rename", old, other_file_id=2, start_ns=start, rank=rank) for old, start, rank in renames]
+    posix = logged(tmp_path, files=["/a", File("/b", record_id=1 << 63), "/c"], ops=ops, info=info(2))[2]
     names = ("RENAME_SOURCES", "RENAME_TARGETS", "RENAMED_FROM")
     columns = [posix.ranks, posix.record_ids, *(posix.counters[f"POSIX_{name}"] for name in names)]
     high = -(1 << 63)
@@ -265,26 +211,18 @@ def test_a_rename_is_counted_at_both_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exe", "metadata", "mounts"),
-    [
-        ("é" * 4000, {}, 1),
-        ("python train.py", {}, 30),
-        ("python train.py", {f"key{i}": "v" * 100 for i in range(20)}, 1),
-    ],
+    ("exe", "keys", "mounts"), [("é" * 4000, 0, 1), ("python train.py", 0, 30), ("python train.py", 20, 1)]
 )
-def test_what_finds_no_room_is_cut_at_whole_entries(
-    tmp_path: Path, exe: str, metadata: Mapping[str, str], mounts: int
-) -> None:
+def test_what_finds_no_room_is_cut_at_whole_entries(tmp_path: Path, exe: str, keys: int, mounts: int) -> None:
     files = [File(f"/{i}" + "m" * 200 + "/a", mount=f"/{i}" + "m" * 200, fs_type="nfs") for i in range(mounts)]
+    metadata = {f"key{i}": "v" * 100 for i in range(keys)}
     job = Job(nprocs=1, run_time_s=1, zero_ns=START_NS, exe=exe, metadata=metadata)
-    capture = build_capture(tmp_path, files=files, ops=[read(0, length=1)], info=CaptureInfo(job=job, ranks=(0,)))
-    result = write_darshan(capture, tmp_path / "x.darshan")
-    assert any("a job record has 4096 bytes" in note for note in result.notes)
-    log = open_log(tmp_path / "x.darshan")
+    made, log, _ = logged(tmp_path, files=files, ops=[read(0, length=1)], info=CaptureInfo(job=job, ranks=(0,)))
+    assert any("a job record has 4096 bytes" in note for note in made.notes)
     assert log.warnings == ()
     assert log.job.metadata["lib_ver"] == "3.5.0"
     assert all(value == "v" * 100 for key, value in log.job.metadata.items() if key.startswith("key"))
-    assert all(len(mount.path) > 200 for mount in log.job.mounts)
-    assert log.job.exe.strip("é") in ("", "python train.py")
-    assert log.job.exe
     assert log.job.mounts
+    assert all(len(mount.path) > 200 for mount in log.job.mounts)
+    assert log.job.exe
+    assert log.job.exe.strip("é") in ("", "python train.py")
