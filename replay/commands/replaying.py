@@ -49,10 +49,9 @@ if TYPE_CHECKING:
     from dxt_replay.replay.target.stage import StagePlan
     from dxt_replay.traces.store.reader import Capture
 
-PACE_HELP = (
-    "timed: at its recorded time; think: after its recorded pause; steps: when training allows it; none: at once."
-)
-PaceOption = Annotated[str, Option(PACE_HELP, choices=PACE_CHOICES)]
+PaceOption = Annotated[
+    str, Option("; ".join(f"{pace.value}: {pace.meaning}" for pace in Pace) + ".", choices=PACE_CHOICES)
+]
 SpeedOption = Annotated[float, Option("2 halves every gap.")]
 ComputeOption = Annotated[str, Option("Compute asleep or spinning.", choices=COMPUTE_CHOICES)]
 ApiOption = Annotated[

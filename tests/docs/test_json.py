@@ -8,6 +8,10 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import TABLES
+from dxt_replay.replay.show.notebook import sections_of
+from dxt_replay.replay.show.section import in_brief
+from dxt_replay.replay.show.terminal import print_sections
+from dxt_replay.traces.plain import Result
 from tests.places import PYTHON_PATH, ROOT, recorded
 from tests.schemas import FOLDER, NAMES, check, closed, schema
 
@@ -20,8 +24,8 @@ ONCE = sorted(set(NAMES) - {"calibrate-results", "record"})
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory):
-    """Schema -> the object that its command prints about the bundled capture imagenet, or a Darshan log."""
+def results(tmp_path_factory):
+    """Schema -> the result whose object its command prints, about the bundled capture imagenet, or a Darshan log."""
     folder = tmp_path_factory.mktemp("json")
     capture, twin, target, log = (folder / name for name in ("i.capture", "twin", "target", "logs/a.darshan"))
     for each in (twin, target, folder / "logs", folder / "loads"):
@@ -33,7 +37,7 @@ def printed(tmp_path_factory):
     part = dxt_replay.part(capture, steps="0-2")
     repeats = dxt_replay.run_repeatedly(part, twin, folder / "p.capture", 2, pace="none")
     first, second = (run.capture for run in repeats.runs)
-    results = {
+    return {
         "merge": merged,
         "run": dxt_replay.run(capture, twin, folder / "r.capture", pace="none"),
         "run-repeat": repeats,
@@ -55,16 +59,29 @@ def printed(tmp_path_factory):
         "stage": dxt_replay.stage(capture, folder / "other", dry_run=True),
         "summary": dxt_replay.tables(capture, tuple(TABLES), by="rank"),
         "summary-jobs": dxt_replay.summarise_each([capture, folder / "logs"]),
+        "calibrate": dxt_replay.calibrate(target, minutes=1 / 30),
     }
-    calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
-    return {name: result.as_json() for name, result in results.items()} | {"calibrate": calibrated}
+
+
+MOST_LINES = {"run": 6, "compare": 12, "doctor": 15, "calibrate": 15, "regress": 15, "capacity": 12}
 
 
 @pytest.mark.parametrize("name", ONCE)
-def test_an_output_meets_its_schema_which_explains_its_keys(printed, name):
-    check(name, printed[name])
+def test_a_result_is_brief_shows_itself_in_a_notebook_and_meets_its_schema(results, name, monkeypatch, capsys):
+    """The schema explains each key."""
+    result = results[name]
+    if isinstance(result, Result):
+        assert repr(result).startswith(f"<{type(result).__name__}: ")
+        assert len(repr(result)) <= 300
+        assert "<table>" in result._repr_html_()
+    if name in MOST_LINES:
+        monkeypatch.setenv("COLUMNS", "80")
+        print_sections(in_brief(sections_of(result)))
+        assert 0 < len(capsys.readouterr().out.splitlines()) <= MOST_LINES[name]
+    printed = {**({"output": ""} if name == "calibrate" else {}), **result.as_json()}
+    check(name, printed)
     about = schema(name).get("properties", {})
-    for key, value in printed[name].items():
+    for key, value in printed.items():
         inner = value[0] if isinstance(value, list) and value else value
         meaning = about.get(key, {}).get("description", "")
         if isinstance(inner, dict) and "`" in meaning and not NOT_LISTED.fullmatch(f"{name}.{key}"):
@@ -85,8 +102,8 @@ def test_a_summary_without_io_meets_the_schema(tmp_path):
     check("summary", summary)
 
 
-def test_a_missing_key_a_new_key_and_a_wrong_type_are_seen(printed):
-    right = printed["report"]
+def test_a_missing_key_a_new_key_and_a_wrong_type_are_seen(results):
+    right = results["report"].as_json()
     for wrong in ({"report": right["report"]}, right | {"more": 1}, right | {"bytes": "1"}):
         with pytest.raises(AssertionError):
             check("report", wrong)

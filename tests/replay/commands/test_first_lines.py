@@ -10,8 +10,7 @@ import time
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.show import compare, make, notebook, predict, run, summary
+from dxt_replay.replay.show import compare, make, predict, run, summary
 from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import BETWEEN_STEPS, CaptureInfo, Coverage, Job, Unseen
 from tests.capture_builder import Span, build_capture, read
@@ -270,51 +269,6 @@ def test_a_recorded_job_is_summed_up_in_few_lines(name, tmp_path, monkeypatch, s
 
 
 WITH_STEPS = ("cosmoflow_threads", "torch_images", "torch_shards", "torch_eval", "torch_mmap", "dftracer")
-
-
-@pytest.fixture(scope="module")
-def replayed(tmp_path_factory):
-    """A capture, a twin of it, and a replay."""
-    folder = tmp_path_factory.mktemp("brief")
-    sample = dxt_replay.sample("imagenet")
-    capture = dxt_replay.merge(sample.log, folder / "i.capture", profiles=sample.profiles).capture
-    (folder / "twin").mkdir()
-    dxt_replay.stage(capture, folder / "twin", sparse=True)
-    return capture, folder / "twin", dxt_replay.run(capture, folder / "twin", folder / "r.capture", pace="none").capture
-
-
-def test_a_replay_its_comparison_and_a_machine_are_summed_up_in_few_lines(replayed, tmp_path, monkeypatch, capsys):
-    capture, twin, replay = replayed
-    monkeypatch.setenv("COLUMNS", "80")
-    for most, line in (
-        (8, f"run {capture} --target {twin} -o {tmp_path}/r.capture --pace steps"),
-        (12, f"compare {capture} {replay}"),
-        (15, f"doctor {twin}"),
-        (15, f"calibrate --target {twin} -o {tmp_path}/m.yaml --minutes 0.04"),
-    ):
-        main(line.split())
-        said = capsys.readouterr().out.splitlines()
-        assert 0 < len(said) <= most, "\n".join(said)
-
-
-def test_each_result_shows_itself_in_a_notebook(replayed, tmp_path):
-    capture, twin, replay = replayed
-    results = [
-        dxt_replay.tables(capture, ["files"]),
-        dxt_replay.storage_limit(capture, curve=True),
-        dxt_replay.simulate(capture, "theta_lustre"),
-        dxt_replay.compare(capture, replay),
-        dxt_replay.transform(capture, tmp_path / "t.capture", prefetch=1),
-        dxt_replay.anonymize(capture, tmp_path / "a.capture"),
-        dxt_replay.fit(capture, tmp_path / "w.yaml"),
-        dxt_replay.verify(capture, twin),
-    ]
-    for result in results:
-        first = repr(result)
-        assert first.startswith(f"<{type(result).__name__}: "), first
-        assert len(first) <= 300
-        assert "<table>" in result._repr_html_()
-    assert {type(each).__name__ for each in results} <= set(notebook.WORDS)
 
 
 FIGURES = {
