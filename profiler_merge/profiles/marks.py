@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dxt_replay.profiler_merge import recording as made
-from dxt_replay.profiler_merge.profiles.pools import CLOCK_NS, Pool, pool_of, spread
+from dxt_replay.profiler_merge.profiles.pools import CLOCK_NS, Pool, asked, pool_of, spread
 from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COMPUTE,
@@ -271,7 +271,8 @@ def training_loop(process: ProcessMarks) -> Loop:
 def _with_gets(rows: np.ndarray) -> tuple[np.ndarray, int]:
     """The rows with the gets alone that take a loop's batches from another thread: from one queue, or the results of
     futures, at least as many as it makes steps of its optimizer; of several that for which it waits longest, since a
-    library may keep its books in another. And the place of the last step, behind which a get takes no batch."""
+    library may keep its books in another. What it gets one right after the other is one batch. And the place of the
+    last step, behind which a get takes no batch."""
     is_get = np.isin(rows["kind"], (made.GET, made.GET_END))
     optimized = (rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0)
     groups, counts = np.unique(rows["group"][rows["kind"] == made.GET], return_counts=True)
@@ -281,6 +282,11 @@ def _with_gets(rows: np.ndarray) -> tuple[np.ndarray, int]:
     enough = groups[counts >= np.count_nonzero(optimized)]
     waited = [sum(np.diff(_times(rows[rows["group"] == each], made.GET), axis=0)[0].tolist()) for each in enough]
     rows = rows[~is_get | (rows["group"] == enough[np.argmax(waited)])]
+    # The answers of `executor.map` are got one by one, and are one batch.
+    times, ends = rows["t"][rows["kind"] == made.OPTIMIZER], np.flatnonzero(rows["kind"][:-1] == made.GET_END)
+    joined_ns = max(JOINED_NS, int(AT_ONCE * np.ptp(times) / len(times)))
+    inner = ends[(rows["kind"][ends + 1] == made.GET) & (rows["t"][ends + 1] - rows["t"][ends] <= joined_ns)]
+    rows = np.delete(rows, np.concatenate((inner, inner + 1)))
     return rows, int(np.flatnonzero((rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0))[-1])
 
 
@@ -566,6 +572,9 @@ SYNC = OPS.index("sync")
 JOINED_NS = 100_000
 """Operations of the loop's thread that follow each other so closely are one wait."""
 
+AT_ONCE = 0.01
+"""Share of a step within which a loop gets what it makes one batch of."""
+
 UNKNOWN_SHARE = 0.01
 """Share of the time of the reads, opens and the like in the loop that may belong to no known batch."""
 
@@ -780,7 +789,8 @@ def _pools(
             if whole:
                 break
         if pool is not None:
-            yield pool, task
+            own = loop.got and task["pid"][0] == marks.own.pid
+            yield asked(pool, operations, task["begin"], task["end"]) if own else pool, task
 
 
 _TASK = np.dtype([("pid", "i8"), ("group", "i8"), ("number", "i8"), ("begin", "i8"), ("end", "i8"), ("stop", "?"),

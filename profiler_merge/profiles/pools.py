@@ -7,7 +7,7 @@ ended by then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,9 @@ longer than counters can tell of."""
 CLOCK_NS = 100_000
 """By how much the clock of an operation may differ from that of the marks."""
 
+ASKED_NS = 1_000_000
+"""By how much sooner than a loop waits for its batch the threads may begin requests that it makes right before."""
+
 TELLING = 0.01
 """Share of the loop that waits must last to tell which batches requests are of."""
 
@@ -48,8 +51,8 @@ class Pool:
     rows: their numbers among the rank's operations. request: which they belong to, numbered in the order of begin.
     batch: number of the batch that they are read for; -1 for one that was never made.
     after: number of the batch whose making let them begin; -1 for those that nothing held back.
-    let_ns: when that began. threads: how many read at once. taken: where threads make whole batches, the thread of
-    each request (r,), from 0.
+    let_ns: when that began. threads: how many read at once. taken: where threads make whole batches, or share each
+    batch evenly, the thread of each request (r,), from 0.
     """
 
     rows: np.ndarray
@@ -113,6 +116,22 @@ def pool_of(
             after = np.maximum(batch - max(int(lead.max()), 1), -1)
     let_ns = begin_ns[np.maximum(after, 0)]
     return Pool(rows=rows, request=request, batch=batch, after=after, let_ns=let_ns, threads=threads, taken=taken)
+
+
+def asked(pool: Pool, operations: RankOperations, begin_ns: np.ndarray, end_ns: np.ndarray) -> Pool:
+    """The pool, whose requests a loop makes when it comes to wait for their batch from begin_ns to end_ns, such as by
+    `executor.map` in each step, if nearly all of them begin there; else as it is."""
+    begins = np.full(int(pool.request.max()) + 1, _NEVER)
+    np.minimum.at(begins, pool.request, operations.start_ns[pool.rows])
+    at = np.searchsorted(begin_ns - ASKED_NS, begins, side="right") - 1
+    inside = (at >= 0) & (begins <= end_ns[at])
+    if np.mean(inside[pool.request] & (at[pool.request] == pool.batch)) < MIN_IN_TIME:
+        return pool
+    after, turn = np.where(inside, at, -1), np.lexsort((begins, at))
+    place = np.empty(len(at), dtype=np.int64)  # of a request among those of its batch
+    place[turn] = np.arange(len(at)) - np.searchsorted(at[turn], at[turn])
+    after, taken = after[pool.request], pool.taken if pool.taken is not None else place % pool.threads
+    return replace(pool, after=after, let_ns=begin_ns[np.maximum(after, 0)], taken=taken)
 
 
 def _whole_batches(
