@@ -130,7 +130,8 @@ def asked(pool: Pool, operations: RankOperations, begin_ns: np.ndarray, end_ns: 
     after, turn = np.where(inside, at, -1), np.lexsort((begins, at))
     place = np.empty(len(at), dtype=np.int64)  # of a request among those of its batch
     place[turn] = np.arange(len(at)) - np.searchsorted(at[turn], at[turn])
-    after, taken = after[pool.request], pool.taken if pool.taken is not None else place % pool.threads
+    threads = min(pool.threads, len(np.unique(operations.lane[pool.rows])))
+    after, taken = after[pool.request], place % threads if pool.taken is None else pool.taken
     return replace(pool, after=after, let_ns=begin_ns[np.maximum(after, 0)], taken=taken)
 
 

@@ -390,6 +390,15 @@ def test_a_loop_takes_its_batches_from_the_queue_for_which_it_waits(process_of):
     assert (len(loop.steps), (loop.end - loop.begin).tolist()) == (4, [51 * MS] * 4)
 
 
+def test_what_a_loop_gets_one_right_after_the_other_is_one_batch(process_of):
+    gets = [(made.GET, 0, 3), (made.GET_END, 0, 3)] * 4
+    process = process_of(*[*gets, (made.OPTIMIZER, 0, 0)] * 5).own
+    of_batch, place = np.divmod(np.arange(len(process.rows)), 9)
+    process.rows["t"] = MS * (1 + 30 * of_batch) + place * MS // 50
+    loop = training_loop(process)
+    assert (len(loop.steps), (loop.end - loop.begin).tolist()) == (5, [7 * MS // 50] * 5)
+
+
 @pytest.mark.parametrize(("late", "group", "ahead"), [(False, 1, [5]), (True, 0, [])])
 def test_a_loop_gets_from_a_queue_what_another_thread_takes_from_a_loader(process_of, late, group, ahead):
     """The thread has two batches before the loop gets one. `late`: it takes the last one only after the loop got it."""

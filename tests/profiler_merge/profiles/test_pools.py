@@ -18,7 +18,7 @@ from dxt_replay.profiler_merge.profiles.marks import (
     processor_times,
     training_loop,
 )
-from dxt_replay.profiler_merge.profiles.pools import pool_of, spread
+from dxt_replay.profiler_merge.profiles.pools import asked, pool_of, spread
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, TRACED
 
 MS, US = 1_000_000, 1_000
@@ -89,12 +89,28 @@ def test_threads_that_make_whole_batches_of_a_loop_that_waits_for_two_at_once() 
     start = pair * 81 * MS + file * 20 * MS + thread * MS
     made = reads(thread + 1, start, 19_900 * US)
     ended = start.reshape(20, 4, 2)[:, -1].ravel() + 19_900 * US
-    asked = np.where(np.arange(40) % 2 == 0, ended - 41 * MS, ended)
-    pool = pool_of(made, np.arange(len(start)), asked, ended)
+    begin = np.where(np.arange(40) % 2 == 0, ended - 41 * MS, ended)
+    pool = pool_of(made, np.arange(len(start)), begin, ended)
     assert pool is not None
     assert (pool.batch == 2 * pair + thread).all()
     lane = spread(pool, made)[0]
     assert all(len(set(lane[pool.batch == each].tolist())) == 1 for each in range(40))
+
+
+def test_threads_of_which_each_step_asks_share_a_batch_and_wait_for_the_loop_alone() -> None:
+    """Each step maps 8 reads over four threads, of which the first does five: 2 ms in 30."""
+    step, number = np.indices((BATCHES, 8)).reshape(2, -1)
+    start = step * 30 * MS + np.array([0, 5, 10, 15, 80, 160, 240, 320])[number] * US
+    made = reads(np.array([1, 2, 3, 4, 1, 1, 1, 1])[number], start, 75 * US)
+    made.end_ns[np.isin(number, (1, 2, 3))] += 500 * US
+    begin = np.arange(BATCHES) * 30 * MS + 20 * US  # it has begun the first requests when it comes to wait
+    pool = pool_of(made, np.arange(len(start)), begin, begin + 2 * MS)
+    assert pool is not None
+    waiting = asked(pool, made, begin, begin + 2 * MS)
+    assert (waiting.after == waiting.batch).all()
+    assert (np.bincount(spread(waiting, made)[0]) == [0, *[2 * BATCHES] * 4]).all()
+    late = begin + 10 * MS  # requests that begin before the loop waits for them are made ahead of it
+    assert asked(pool, made, late, late + 2 * MS) is pool
 
 
 def process(pid: int, *marks: tuple[int, ...]) -> ProcessMarks:
