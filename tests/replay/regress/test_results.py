@@ -10,11 +10,22 @@ import numpy as np
 import pytest
 
 from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE
-from dxt_replay.replay.regress.health import busy_warning, examine, jitter_doubt, session_warnings
+from dxt_replay.replay.regress.health import busy_warning, jitter_doubt, session_warnings
 from dxt_replay.replay.regress.statistics import Rule, Verdict
 from dxt_replay.replay.show.regress import junit_document, regress_page, regression_markdown, regression_sections
 from dxt_replay.replay.show.section import seconds
-from tests.replay.regress.builder import DAY_NS, START_NS, TARGET, merged, pairs, record, result_of, run, slower
+from tests.replay.regress.builder import (
+    DAY_NS,
+    ON_TIME,
+    START_NS,
+    TARGET,
+    merged,
+    pairs,
+    record,
+    result_of,
+    run,
+    slower,
+)
 from tests.replay.show.page.pages import HOSTILE, SHOWN, Elements, carried
 
 STEADY = [1.00, 1.01, 0.99, 1.02, 1.00, 0.98]
@@ -183,7 +194,7 @@ def test_names_of_directories_stay_text(name, shown):
 
 # ---------------------------------------------------------------------------------------------------------- the health
 
-LATE = {"lag_us": {"p99": 5_000.0}, "jitter_us": {"p99": 20.0}}
+LATE = {"lag_us": {"p99": 5_000.0}, "jitter_us": {**ON_TIME, "p99": 20.0}}
 KEPT = {"resident_pct": 100.0, "keeps_pages": True}
 
 
@@ -193,7 +204,7 @@ KEPT = {"resident_pct": 100.0, "keeps_pages": True}
         ({}, {}, "", ""),
         ({"operations": 99}, {}, "operations from 99 to 100", ""),
         ({"failed": 3}, {}, "failed operations from 0 to 3", "up to 3 of 100 operations of a run failed"),
-        ({"failed": 3}, {"baseline": {"failed": 3}}, "", "up to 3 of 100 operations of a run failed"),
+        ({"failed": 3}, {"of_both": {"failed": 3}}, "", "up to 3 of 100 operations of a run failed"),
         ({"failed_closes": 1}, {}, "files whose close failed from 0 to 1", ""),
         ({"short": 2}, {}, "fewer bytes than recorded from 0 to 2", ""),
         ({"bytes_read": 8192}, {}, "bytes read from 4,096 to 8,192", ""),
@@ -206,19 +217,19 @@ KEPT = {"resident_pct": 100.0, "keeps_pages": True}
         ({"resident_pct": 8.0}, {}, "", "3 of 6 cold runs began with up to 8 % of the data in the page cache"),
         ({"resident_pct": 8.0, "cache_policy": "as found"}, {}, "", ""),
         (LATE, {}, "", "in 3 of 6 runs"),
-        (LATE, {"closed_loop": False}, "", ""),
-        ({**LATE, "jitter_us": {"p99": 4_000.0}}, {}, "", ""),  # the machine's
+        (LATE, {"pace": "timed"}, "", ""),
+        ({**LATE, "jitter_us": {**ON_TIME, "p99": 4_000.0}}, {}, "", ""),  # the machine's
         ({**LATE, "jitter_us": None}, {}, "", ""),
         ({"overhead_pct": 7.0}, {}, "", "7.0 %"),
-        ({"overhead_pct": 7.0}, {"threshold_pct": 10.0}, "", ""),
+        ({"overhead_pct": 7.0}, {"rule": Rule(threshold_pct=10.0)}, "", ""),
         ({"warnings": ("2 files are on tmpfs",)}, {}, "", "2 files are on tmpfs"),
     ],
 )
 def test_what_makes_a_comparison_invalid_or_doubtful(different, choices, obstacle, warning):
-    given = {"threshold_pct": 5.0, "closed_loop": True, "direct": False, **choices}
-    both = ((BASELINE, given.pop("baseline", {})), (CANDIDATE, different))
+    both = ((BASELINE, choices.get("of_both", {})), (CANDIDATE, different))
     runs = [run(side, pair, **fields) for side, fields in both for pair in (1, 2, 3)]
-    for told, expected in zip(examine(runs, **given), (obstacle, warning), strict=True):
+    found = result_of(runs, **{name: value for name, value in choices.items() if name != "of_both"})
+    for told, expected in ((found.obstacles, obstacle), (found.warnings, warning)):
         assert (len(told), expected in "".join(told)) == (bool(expected), True)
 
 
