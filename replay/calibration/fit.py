@@ -267,7 +267,7 @@ def fit_model(
     cache: PageCache | None,
     *,
     least_uncertainty: float = 0.0,
-    **named: str,
+    **named: Any,
 ) -> StorageModel:
     """The storage model of these measurements of a file system.
 
@@ -315,7 +315,7 @@ def fit_objects(
     *,
     opens_ask: bool,
     least_uncertainty: float = 0.0,
-    **named: str,
+    **named: Any,
 ) -> StorageModel:
     """As `fit_model`, of the requests to an object store. `opens_ask`: whether an open sends a HEAD.
 

@@ -247,10 +247,10 @@ def _from_index(requests: np.ndarray, known: Sequence[Known]) -> Hdf5Layout:
     for each in known:
         if each["chunk_offset"] is not None and len(each["chunk_offset"]):
             order = np.argsort(each["chunk_index"], kind="stable")
-            columns = (each[name][order] for name in ("chunk_index", "chunk_offset", "chunk_size"))
+            index, offset, size = (each[name][order] for name in ("chunk_index", "chunk_offset", "chunk_size"))
             shape, chunks = tuple(each["shape"] or (each["points"],)), tuple(each["chunk_shape"] or ())
             kind = each["dataset"], each["type_size"], shape, chunks
-            datasets.append(DatasetLayout(*kind, *columns, compressed=bool(each["filters"])))
+            datasets.append(DatasetLayout(*kind, index, offset, size, bool(each["filters"])))
     found = _checked(datasets, "the chunk index of the file itself")
     data = found.is_data(requests["offset"], requests["length"])
     if _moved(requests[~data & ~_is_own(requests, known)]) > _moved(requests[data]):

@@ -50,8 +50,8 @@ def spans_at(
     begin, end, wait = new.begin_ns[chosen], new.end_ns[chosen], READING_WAITS[0] if reads_itself else WAITS_FOR_READERS
     if recorded is None:
         names = [wait if each == _WAIT else SPAN_KINDS[each] for each in kind.tolist()]
-        times = {"step": new.step_number, "start_ns": new.step_begin_ns, "end_ns": new.step_end_ns}
-        steps = table_from_columns({**times, "rank": rank, "thread": 0, "kind": _STEP, "name": "step"}, SPANS_SCHEMA)
+        of_steps = {"step": new.step_number, "start_ns": new.step_begin_ns, "end_ns": new.step_end_ns}
+        steps = table_from_columns({**of_steps, "rank": rank, "thread": 0, "kind": _STEP, "name": "step"}, SPANS_SCHEMA)
         busy = Intervals.union_of(new.step_begin_ns, new.step_end_ns).minus(Intervals.union_of(begin, end))
         thread, rest = 0, _compute_rows(busy, steps)
     else:
