@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -64,9 +65,10 @@ def requests(found):
         ([(1, 5000), (1000, 1000)], (3000, 0)),
         ([(1000, 100), (2000, 2000)], (0, 0.82)),
         ([(4096, 1000), (4096, 3000), (4096, 5000)], (1000, 2000 / 4096)),
+        ([(0, 1000), (0, 2001)], (1500.5, 0)),
         ([], (0, 0)),
     ],
-    ids=["a line", "no negative slope", "no negative latency", "of one length the shortest", "nothing"],
+    ids=["a line", "no negative slope", "no negative latency", "of one length the shortest", "no bytes", "nothing"],
 )
 def test_the_cost_of_a_request(reads, cost):
     x, y = (np.array(column, dtype=float) for column in (zip(*reads, strict=True) if reads else ((), ())))
@@ -110,6 +112,11 @@ ONE, TWO = (0, 0, 0, 1000), (0, 0, 1000, 1000)
 def test_a_changed_request(reads, need, size, found):
     made = sized(work(reads, need=need), size)
     assert {name: made[name].tolist() for name in found} == found
+
+
+def test_the_think_time_of_a_merged_read_that_was_held_back_is_nobodys():
+    reads = (ONE, TWO, (0, 0, 2000, 1000))
+    assert sized(work(reads, held=np.array([False, True, False])), 2000)["think_ns"].tolist() == [100, 100]
 
 
 def test_reads_that_are_not_chosen_stay():
@@ -176,8 +183,8 @@ def test_chunks_larger_than_a_record():
     found = chunked(RANDOM, 80 * KIB)
     assert (len(found["op"]), found["length"].max()) == (len(RANDOM), 80 * KIB)
     assert found["length"].sum() > 1.8 * RECORD * len(RANDOM)
-    found = chunked(list(range(8)), 1 << 20)
-    assert found["length"].tolist() == [4 * RECORD] * 2
+    assert chunked(list(range(8)), 1 << 20)["length"].tolist() == [4 * RECORD] * 2
+    assert len(chunked(RANDOM, 4 * KIB, pieces=(1,))["op"]) == len(RANDOM), "a record of one chunk"
 
 
 def test_a_record_that_is_read_again_lies_where_it_lay():
@@ -213,6 +220,11 @@ def test_what_does_not_fit_in_memory_is_refused(tmp_path, changes, operations):
     capture = build_capture(tmp_path, files=files, ops=[*ops, read(1, length=500, start_ns=9)])
     data = changing.data_set_of(capture, choose_layers(capture))
     assert data.chunk_bytes == {1: 500}
+    assert dataclasses.astuple(data.cost) == pytest.approx((1_000, 0, 9))
+    # In an HDF5 file chunks are compressed, and metadata are not.
+    gzip = Changes(compression=Compression(name="gzip", ratio=0.6, bytes_per_s=1e9))
+    found = changing.with_requests(work([(0, 1, 0, 500), (0, 1, 9_000, 100)]), gzip, data)
+    assert found["length"].tolist() == [300, 100]
     for enough in (operations * changing.BYTES_PER_OPERATION, None):
         changing.check_requests(capture, changes, data, enough)
     with pytest.raises(UsageError, match=rf"the {operations} operations of"):
