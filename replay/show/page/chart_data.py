@@ -140,17 +140,18 @@ def heat_figure(by_rank: Timeline, origin_ns: int, axis: str = "time [s]") -> Fi
         rows = np.stack([matrix[part].mean(axis=0) for part in parts])
         known = rows[np.isfinite(rows) & (rows > 0)]
         top = 100.0 if share else float(np.quantile(known, 0.99)) if len(known) else 1.0
-        ticks, unit = (_rate_ticks(top), "MiB/s") if name == "bandwidth" else ({}, label)
+        ticks, unit = (_rate_ticks(top, 4), "MiB/s") if name == "bandwidth" else ({"nticks": 5}, label)
         data.append(
             {
                 "type": "heatmap", "x": edges, "y": labels, "z": _blank(rows), "name": label, "meta": len(data),
                 "zmin": 0, "zmax": top, "colorscale": "Cividis", "visible": not data, "hoverongaps": False,
                 "hovertemplate": f"rank %{{y}}, from %{{x:.4~g}} s<br>%{{z:,.3~g}} {unit}<extra></extra>",
-                "colorbar": {"title": {"text": label, "side": "right"}, "thickness": 14, "len": 1.0, **ticks},
+                # above it, so that this chart is as wide as the others of time
+                "colorbar": {"orientation": "h", "y": 1, "yanchor": "bottom", "ypad": 4, "thickness": 10, **ticks},
             }
         )  # fmt: skip
     layout = {
-        "height": 110 + 14 * max(len(labels), 6), "meta": {"time": True},
+        "height": 130 + 14 * max(len(labels), 6), "meta": {"time": True},
         "xaxis": _axis(axis), "yaxis": _axis("rank", type="category", autorange="reversed"),
     }  # fmt: skip
     return {"data": data, "layout": layout}
@@ -208,21 +209,21 @@ def _from_half(values: Sequence[int]) -> Figure:
     return {"type": "log", "range": [float(end) for end in ends]}
 
 
-def _byte_ticks(values: Sequence[int], *, log: bool = False) -> Figure:
-    """Ticks at binary multiples of a byte, about six."""
+def _byte_ticks(values: Sequence[int], most: int = 6, *, log: bool = False) -> Figure:
+    """Ticks at binary multiples of a byte, at most about so many."""
     top = max(values, default=1) or 1
     if log:
         low, high = min(values, default=1).bit_length() - 1, top.bit_length()
-        places = [1 << power for power in range(low, high + 1, max(-(-(high - low) // 6), 1))]
+        places = [1 << power for power in range(low, high + 1, max(-(-(high - low) // most), 1))]
     else:
-        step = 1 << max((top // 6).bit_length(), 0)
+        step = 1 << max((top // most).bit_length(), 0)
         places = list(range(0, top + step, step))
     return {"tickvals": places, "ticktext": [binary(place) for place in places]}
 
 
-def _rate_ticks(top_mib_s: float) -> Figure:
+def _rate_ticks(top_mib_s: float, most: int = 6) -> Figure:
     """Ticks of an axis of MiB/s in binary units."""
-    ticks = _byte_ticks([round(top_mib_s * MIB)])
+    ticks = _byte_ticks([round(top_mib_s * MIB)], most)
     return {"tickvals": [each / MIB for each in ticks["tickvals"]], "ticktext": [f"{t}/s" for t in ticks["ticktext"]]}
 
 
@@ -408,9 +409,10 @@ def align(figures: Sequence[Figure]) -> None:
             for axis in axes:
                 axis.update({key: highest[key] for key in ("range", "tickvals", "ticktext") if key in highest})
     for heat in zip(*(each["data"] for each in figures), strict=False):
-        for trace in heat if heat[0]["type"] == "heatmap" else ():
-            trace["zmax"] = max(other["zmax"] for other in heat)
-            trace["colorbar"] = max(heat, key=lambda other: other["zmax"])["colorbar"]
+        if heat[0]["type"] == "heatmap":
+            highest = max(heat, key=lambda trace: trace["zmax"])
+            for trace in heat:
+                trace.update(zmax=highest["zmax"], colorbar=highest["colorbar"])
 
 
 def timeline(overview: Overview, origin_ns: int, *, estimates: bool = True) -> dict[str, Any]:

@@ -56,14 +56,19 @@ function themed(layout) {
   const above = layout.legend?.y > 1;
   const narrow = above && !printing && window.innerWidth < NARROW;
   const result = {
-    margin: { l: layout.meta?.time ? page.left : 76, r: 14, t: narrow ? 80 : above ? 40 : 26, b: 48 }, ...layout,
+    margin: { l: layout.meta?.time ? page.left : 84, r: 14, t: narrow ? 80 : above ? 40 : 26, b: 48 }, ...layout,
     width: printing ? PAPER_WIDTH : undefined, autosize: !printing, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: ink, size: 12, family: "system-ui, sans-serif" },
     hoverlabel: { bgcolor: soft, bordercolor: line, font: { color: ink }, align: "left" },
     modebar: { color: line, activecolor: ink, bgcolor: "rgba(0,0,0,0)" },
   };
   if (narrow) result.legend = { ...result.legend, y: 1.1 };
-  for (const name of Object.keys(result)) if (/^[xy]axis/.test(name)) result[name] = { ...axis, ...result[name] };
+  for (const name of Object.keys(result)) {
+    if (!/^[xy]axis/.test(name)) continue;
+    const { title, tickangle } = result[name];
+    result[name] = { ...axis, ...result[name], title: { font: { size: 12 }, ...title } };
+    if (tickangle && window.innerWidth < NARROW && !printing) result[name].tickangle = -90;
+  }
   return result;
 }
 
@@ -87,7 +92,6 @@ function drawFigure(id) {
   if (traces[0]?.type === "heatmap") {
     const rows = traces[0].y.map((_, row) => row).filter((row) => hasRank(...traces[0].y[row].split("–").map(Number)));
     traces = [{ ...traces[0], y: rows.map((row) => traces[0].y[row]), z: rows.map((row) => traces[0].z[row]) }];
-    if (window.innerWidth < NARROW) traces[0].colorbar = { ...traces[0].colorbar, title: { text: "" } };
   }
   return put(byId(id), traces, themed(shape));
 }
@@ -362,7 +366,12 @@ async function begin() {
   page = JSON.parse(await unpacked("data"));
   for (const line of Object.values(page.timelines)) line.tracks = line.tracks.map(unpackTrack);
   // All charts of time have the same margin, so that equal times stand above each other.
-  page.left = Math.max(...Object.values(page.timelines).flatMap(({ rows }) => rows).map((name) => 16 + 6 * name.length), 76);
+  page.left = Math.max(...Object.values(page.timelines).flatMap(({ rows }) => rows).map((name) => 16 + 6 * name.length), 84);
+  // A number stays on the line of its unit.
+  for (const place of all("h1, main p")) {
+    const texts = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
+    for (let text; (text = texts.nextNode()); ) text.data = text.data.replace(/(\d) (?=%|([num]?s|[KMGT]?i?B)\b)/g, "$1\u00a0");
+  }
   restore();
   controls();
   let width = window.innerWidth;

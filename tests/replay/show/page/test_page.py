@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.analysis.bars import MOST_BARS as BARS
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.compare.comparison import compare
-from dxt_replay.replay.show.page.chart_data import lag_course, timeline
+from dxt_replay.replay.show.page.chart_data import align, lag_course, timeline
 from dxt_replay.replay.show.page.page import TABLE_ROWS, report_page
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.samples import sample
@@ -139,6 +139,12 @@ def test_two_runs_begin_at_their_first_step(tmp_path: Path) -> None:
         for axis in ("yaxis", "yaxis2"):
             assert layouts[f"{name}-source"][axis]["range"] == layouts[f"{name}-replay"][axis]["range"]
     assert all(layouts[f"course-{side}"]["xaxis"]["title"]["text"] == data["axis"] for side in ("source", "replay"))
+
+
+def test_heat_maps_of_two_captures_have_the_scale_of_the_busier_one() -> None:
+    heats = [{"type": "heatmap", "zmax": top, "colorbar": {"tickvals": [0, top]}} for top in (1, 5)]
+    align([{"layout": {}, "data": [heat]} for heat in heats])
+    assert [(heat["zmax"], heat["colorbar"]) for heat in heats] == [(5, {"tickvals": [0, 5]})] * 2
 
 
 def test_a_capture_without_anything_and_a_window_have_pages(tmp_path: Path) -> None:
