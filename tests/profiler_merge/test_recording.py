@@ -230,6 +230,11 @@ WHOLE = {"take_end": [6], "optimizer": [6], "pass_end": [1]}
         ("run(6); os.kill(os.getpid(), signal.SIGTERM)", -15, WHOLE),
         ("run(6); os.kill(os.getpid(), signal.SIGKILL)", -9, WHOLE),
         ("run(6); raise RuntimeError", 1, WHOLE),
+        # A pass ends where it is asked in vain, not where it is left.
+        ("run(5); run(3, train=False); run(5)", 0, {"take_end": [13], "optimizer": [10], "pass_end": [3]}),
+        ("loader = data._SingleProcessDataLoaderIter(range(9))\n"
+         "for number in range(4): data._SingleProcessDataLoaderIter.__next__(loader); optimizer.step()", 0,
+         {"pass": [1], "take_end": [4], "optimizer": [4], "pass_end": [0]}),
         # A forked process has marks of its own, and leaves the GPU of its parent alone.
         ("run(2)\n" + FORK.format("run(3)"), 0, {"take_end": [2, 3]}),
         (GPU + "    train(3, 2, 1, 10)\n    import recording\n"
@@ -266,29 +271,6 @@ WHOLE = {"take_end": [6], "optimizer": [6], "pass_end": [1]}
 def test_records_of_each_process(tmp_path, text, status, found):
     paths, _ = job(tmp_path, text, before=CLOCK if "train(" in text else "", status=status)
     assert {name: sorted(count(path, name) for path in paths) for name in found} == found
-
-
-@pytest.mark.parametrize(
-    ("text", "batches", "steps", "evaluations"),
-    [
-        # Not a line in the loop.
-        ("run(5); run(3, train=False); run(5)", 13, 10, 1),
-        # Without an optimizer every batch is a step.
-        ("run(5, train=False); run(3, train=False)", 8, 8, 0),
-        # A loop that is left has its last step.
-        ("""
-        loader = data._SingleProcessDataLoaderIter(range(9))
-        for number in range(4):
-            data._SingleProcessDataLoaderIter.__next__(loader); optimizer.step()
-        """, 4, 4, 0),
-    ],
-)  # fmt: skip
-def test_a_loop_of_pytorch(tmp_path, text, batches, steps, evaluations):
-    ((path,), _) = job(tmp_path, text)
-    loop = training_loop(read_process(path))
-    assert (len(loop.begin), len(loop.steps), len(loop.evaluations)) == (batches, steps, evaluations)
-    assert loop.workers.tolist() == [0] * batches
-    assert (loop.steps[1:, 0] >= loop.steps[:-1, 1]).all()
 
 
 def test_a_failure_ends_the_marks_and_not_the_job_and_is_said_once(tmp_path):

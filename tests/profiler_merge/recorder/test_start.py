@@ -100,11 +100,15 @@ def test_the_memory_of_a_trace_is_a_part_of_what_is_free(free, mib):
     assert dxt_memory_mib(free) == mib
 
 
-def test_the_file_gives_dxt_its_memory_and_the_region_room_for_it():
-    text = config_text(128)
-    lines = dict(line.split(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert "MAX_RECORDS 131072 DXT_POSIX,DXT_MPIIO\n" in text
-    assert int(lines["MODMEM"]) >= 128 * 8 // 40 + 46  # compressed segments, and 65,536 records of 728 bytes
+@pytest.mark.parametrize(("mib", "records", "region", "names"), [(128, 2, 64 + 64, 32), (2, 1, 4 + 1, 1)])
+def test_the_file_gives_dxt_its_memory_and_the_region_room_for_it(mib, records, region, names):
+    """That of a job, and that of a program that it starts."""
+    lines = [line.split(" ", 1) for line in config_text(mib).splitlines()]
+    assert [key for key, _ in lines].count("MAX_RECORDS") == records
+    assert ["MAX_RECORDS", f"{mib * 1024} DXT_POSIX,DXT_MPIIO"] in lines
+    assert (int(dict(lines)["MODMEM"]), int(dict(lines)["NAMEMEM"])) == (region, names)
+    # Compressed segments, and the records of 728 bytes.
+    assert region >= mib * 8 // 40 + (46 if mib > 2 else 0)
 
 
 def matches(key, text, include=()):

@@ -122,9 +122,11 @@ CALLS = {
             *("fcntl(5</d/x>, F_DUPFD_CLOEXEC, 0) = 6</d/x>", "lseek(6</d/x>, 3, SEEK_CUR) = 20"),
             'readv(3</d/x>, [{iov_base=""..., iov_len=9}, {iov_base=""..., iov_len=1}], 2) = 10',
             *('pread64(3</d/x>, ""..., 8, 1000) = 8', "dup2(4</d/x>, 3</d/x>) = 3</d/x>"),
+            'preadv2(3</d/x>, [{iov_base=""..., iov_len=4}], 1, 500, RWF_HIPRI) = 4',
             'read(3</d/x>, ""..., 1) = 1',
         ],
-        "open x, open x, read x 0 10, read x 10 7, read x 0 5, seek x 20, read x 20 10, read x 1000 8, read x 5 1",
+        "open x, open x, read x 0 10, read x 10 7, read x 0 5, seek x 20, read x 20 10, read x 1000 8, "
+        "read x 500 4, read x 5 1",
     ),
     "O_EXCL fails where a file is: what was written under that name before is gone": (
         [
@@ -326,6 +328,7 @@ def test_lanes_of_the_ranks_own_process_come_first(tmp_path):
     lines = ["200 " + opened("y"), "clone(child_stack=NULL, flags=SIGCHLD) = 200", opened("x")]
     rows, threads = read_strace([trace(tmp_path / "a", *lines)]).of_rank(0)
     assert (rows["thread"].tolist(), [process.pid for process, _ in threads]) == ([1, 0], [100, 200])
+    assert (rows["end_ns"] - rows["start_ns"]).tolist() == [100_000] * 2
 
 
 def test_damage_is_counted_and_the_rest_is_read(tmp_path):
