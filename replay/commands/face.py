@@ -96,8 +96,7 @@ def _seconds(text: str, flag: str) -> float:
 
 
 Timeout = Annotated[
-    float | None,
-    Option("Stop after 90, 10m or 2h; print what hangs.", "DURATION", flags="--timeout", parse=_seconds),
+    float | None, Option("Stop after 90, 10m or 2h; print what hangs.", "DURATION", flags="--timeout", parse=_seconds)
 ]
 
 

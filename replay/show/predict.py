@@ -100,12 +100,7 @@ def simulation_sections(found: Simulated) -> list[Section]:
     ]
     times = listing("Where the time goes", SPENT, uses, bar_of=lambda row: float(row["spent_s"]))
     most = sorted(uses, key=lambda row: -row["spent_s"])[:3]
-    said = [
-        *predicted.doubt.sentences,
-        training_line(found),
-        limit_sentence(predicted),
-        *check_sentence(predicted),
-    ]
+    said = [*predicted.doubt.sentences, training_line(found), limit_sentence(predicted), *check_sentence(predicted)]
     sections = [
         prose("", said),
         table("Prediction", SIMULATED, shown, {"storage": ": ".join(filter(None, (storage.name, storage.about)))}),
@@ -370,11 +365,7 @@ def published_sections(found: Published, output: str = "") -> list[Section]:
     else:
         first += ". No limit of it shows: the model takes all time beyond compute for the client's own."
     left_out = [f"{place}: {why}" for place, why in found.left_out.items()]
-    return [
-        prose("", [first]),
-        replace(listing("By ranks", PUBLISHED, rows), brief=True),
-        prose("Left out", left_out),
-    ]
+    return [prose("", [first]), replace(listing("By ranks", PUBLISHED, rows), brief=True), prose("Left out", left_out)]
 
 
 FIGURES = {

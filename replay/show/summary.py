@@ -28,13 +28,7 @@ from dxt_replay.replay.show.section import (
 from dxt_replay.traces.layers import OBJECT_STORES, called
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.storage_limit import UNKNOWN, Doubt, HiddenWaitError, Limit, NoStorageLimitError, StorageLimit
-from dxt_replay.traces.units import (
-    format_bytes,
-    format_count,
-    format_counted,
-    format_duration,
-    format_signed,
-)
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, format_signed
 from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:

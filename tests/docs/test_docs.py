@@ -438,12 +438,7 @@ def differing(page, folder):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "ten-minutes",
-        pytest.param("slow-training", marks=PYTORCH),
-        pytest.param("regression", marks=STRACE),
-        "capacity",
-    ],
+    ["ten-minutes", pytest.param("slow-training", marks=PYTORCH), pytest.param("regression", marks=STRACE), "capacity"],
 )
 def test_a_reader_sees_what_the_page_shows(tmp_path, name):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

@@ -248,11 +248,7 @@ noting.__enter__()
 @needs_mpi
 @pytest.mark.parametrize(
     ("more", "message"),
-    [
-        (["--part", "ranks=7"], "job.darshan has no rank 7"),
-        (["--pace", "steps"], "--profile DIR"),
-        ([], "cut.darshan"),
-    ],
+    [(["--part", "ranks=7"], "job.darshan has no rank 7"), (["--pace", "steps"], "--profile DIR"), ([], "cut.darshan")],
 )
 def test_under_mpiexec_an_error_is_told_once(log, tmp_path, more, message):
     if "cut" in message:
