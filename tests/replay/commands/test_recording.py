@@ -443,7 +443,7 @@ BY_STRACE = ["read", "cat", "forkserver-pool", "empty", "raw", "killed", "fork-o
         *(pytest.param("strace", kind, marks=needs_strace) for kind in BY_STRACE),
     ],
 )
-def test_what_a_tracer_shows_keeps_its_number_and_what_it_does_not_is_not_claimed(record, say, work, tracer, kind):
+def test_what_a_tracer_shows_keeps_its_number_and_what_it_does_not_is_not_claimed(say, work, tracer, kind):
     """The job reads one of 20 files of 256 KiB, then all, in its way. Any user may read them."""
     if kind == "user" and (os.geteuid() or not shutil.which("setpriv")):
         pytest.skip("needs root, and setpriv")
