@@ -446,6 +446,9 @@ def _several_jobs(jobs: Sequence[Sequence[ProcessFacts]], given: Sequence[Path])
 
 # Which rank each process of a job is of.
 
+_MANY = 20
+"""Programs that a job starts, from which on the milliseconds that a tracer takes in each add up."""
+
 
 def _names_of(processes: Sequence[ProcessFacts]) -> str:
     return ", ".join(each.log.path.name for each in processes)
@@ -591,7 +594,8 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
     if others := [each for each in others if each.has_data and each.program != firsts[0].program]:
         whose = f"{_count(others)} that ran another program"
         whose = "the program that started the ranks" if firsts[0].is_spawned else whose
-        warnings.append(f"the I/O of {whose} ({_programs_of(others)}) is counted with rank 0")
+        tracing = ", and so is what tracing each of them took" * (len(others) >= _MANY)
+        warnings.append(f"the I/O of {whose} ({_programs_of(others)}) is counted with rank 0{tracing}")
     return processes, warnings
 
 

@@ -303,6 +303,12 @@ def test_ranks_that_a_program_starts_are_those_of_their_marks_and_their_workers_
     assert job.warnings == (f"the I/O of {who} (train.py) is counted with rank 0",)
 
 
+def test_many_programs_that_a_job_started_were_traced_too(recording):
+    logs = [process_log(recording, 9), *(process_log(recording, 100 + n, exe=b"cat /data/x") for n in range(20))]
+    (said,) = open_job(logs).warnings
+    assert said.endswith("(cat) is counted with rank 0, and so is what tracing each of them took")
+
+
 def test_the_killed_processes_of_a_recording_are_placed_by_their_marks(recording):
     """The first of them ran the loop and forked the second; nothing is known of the third."""
     marks = {pid: marks_of(recording, pid, parent) for pid, parent in ((10, 1), (11, 10))}
