@@ -64,7 +64,7 @@ def copied_checkout(place: Path) -> Path:
     cores = [
         str(core.relative_to(HOME))
         for folder in ("traces", "profiler_merge", "replay")
-        for core in (HOME / folder).rglob("_*.so")
+        for core in (HOME / folder).rglob("*.so")
     ]
     for name in [*filter(None, listed.split("\0")), *cores]:
         if (HOME / name).exists():
