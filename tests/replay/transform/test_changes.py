@@ -331,6 +331,9 @@ def test_each_step_of_all_ranks_takes_the_batches_that_come_next_and_headers_are
     kinds = capture.spans["kind"].to_pylist()
     assert [kinds.count(kind) for kind in ("step", "input_wait", "collective")] == [ranks * steps] * 3
     assert found.after.bytes_read == 1000 * ranks * steps + 512 * ranks
+    numbers = [row["step"] for row in capture.spans.to_pylist() if row["kind"] == "step" and row["rank"] == 0]
+    assert numbers == [*range(steps)]
+    assert found.assumptions[0].startswith("batches go to the ranks in turn")
     assert any("4 batches are left out" in note for note in found.assumptions) == (ranks == 5)
     if ranks == 4:  # the compute time of a step stays
         assert found.after.elapsed_ns == pytest.approx(found.before.elapsed_ns / 2, rel=0.1)
