@@ -20,12 +20,8 @@ LOADERS = {
 }  # fmt: skip
 SHUFFLES = st.sampled_from(["off", "seed", "random"])
 TRANSFORMER = {
-    "hidden_size": 64,
-    "ffn_hidden_size": 128,
-    "vocab_size": 500,
-    "num_attention_heads": 4,
-    "num_kv_heads": 2,
-}
+    "hidden_size": 64, "ffn_hidden_size": 128, "vocab_size": 500, "num_attention_heads": 4, "num_kv_heads": 2,
+}  # fmt: skip
 OPTIONAL = {
     "dataset.num_samples_per_file": st.sampled_from([2, 5, 64]),
     "dataset.record_length_bytes_stdev": st.sampled_from([1, 3000]),

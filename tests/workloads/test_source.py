@@ -4,9 +4,11 @@ clear error."""
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import yaml
@@ -42,19 +44,18 @@ def test_a_file_is_read_with_its_digest_and_overrides(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "section", ["storage.storage_options.secret_access_key={}", "storage.storage_options={{k:{}}}"]
+    "override",
+    [
+        *(f"{before}storage.storage_options{of}" for before in ("", "++workload.") for of in (".k=hush", "={k:hush}")),
+        "storage={storage_options:{k:hush}}",
+    ],
 )
-def test_access_keys_are_not_kept(tmp_path, section):
+def test_access_keys_are_not_kept(tmp_path, override):
     path = tmp_path / "w.yaml"
-    path.write_text(TEXT + "storage: {storage_options: {access_key_id: hush1}}\n")
-    for override in (
-        section.format("hush2"),
-        f"++workload.{section}".format("hush3"),
-        "storage={storage_options:{k:hush4}}",
-    ):
-        found = read_workload(path, [override])
-        assert "hush" not in repr(found)
-        assert "storage.storage_options" in {note.key for note in found.notes}
+    path.write_text(TEXT + "storage: {storage_options: {access_key_id: hush}}\n")
+    found = read_workload(path, [override])
+    assert "hush" not in repr(found)
+    assert "storage.storage_options" in {note.key for note in found.notes}
 
 
 @pytest.mark.parametrize(
@@ -143,29 +144,23 @@ def test_any_values_end_in_a_workload_or_an_error(keys):
         data_set_files(workload_from_values(nested(keys))[0])
 
 
-@given(SECTIONS | VALUES | st.dictionaries(st.text(max_size=8), VALUES))
-@settings(max_examples=examples(50))
-def test_any_yaml_ends_in_a_workload_or_an_error(tmp_path_factory, document):
-    path = tmp_path_factory.mktemp("fuzz") / "w.yaml"
-    path.write_text(yaml.safe_dump(document, allow_unicode=True), errors="ignore")
-    ends_well(path, [])
+DOCUMENTS = SECTIONS | VALUES | st.dictionaries(st.text(max_size=8), VALUES)
+BYTES = st.binary(max_size=200) | st.text("{}[]:,-&*!|>'\"#%@` \n\tab0.~?<=", max_size=60).map(str.encode)
 
 
-@given(st.binary(max_size=200) | st.text("{}[]:,-&*!|>'\"#%@` \n\tab0.~?<=", max_size=60).map(str.encode))
-def test_any_bytes_end_in_a_workload_or_an_error(tmp_path_factory, data):
+@given(DOCUMENTS.map(lambda value: yaml.safe_dump(value, allow_unicode=True).encode(errors="ignore")) | BYTES)
+@settings(max_examples=examples(100))
+def test_any_text_ends_in_a_workload_or_an_error(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fuzz") / "w.yaml"
     path.write_bytes(data)
-    ends_well(path, [])
+    with suppress(UsageError):
+        data_set_files(read_workload(path).workload)
 
 
 @given(st.sampled_from(NAMES), st.text(max_size=20) | st.text("{}[]:,'\"\\ a0._-e", max_size=9))
 def test_any_override_ends_in_a_workload_or_an_error(name, value):
-    ends_well("default", [f"{name}={value}"])
-
-
-def ends_well(source, overrides):
     with suppress(UsageError):
-        data_set_files(read_workload(source, overrides).workload)
+        data_set_files(read_workload("default", [f"{name}={value}"]).workload)
 
 
 def test_scalars_are_read_as_dlio_reads_them():
@@ -174,47 +169,6 @@ def test_scalars_are_read_as_dlio_reads_them():
         "a": 0.001, "b": False, "c": "off", "d": "2024-01-01", "e": None, "f": 1000, "g": 0.5, "h": [1, {"x": 2}],
         "i": 1500.0, "j": 8,
     }  # fmt: skip
-
-
-V1 = """
-workload:
-  model: unet3d
-  framework: pytorch
-  workflow: {generate_data: false, train: true, checkpoint: true, profiling: false}
-  dataset:
-    data_folder: /mnt/store/unet3d
-    format: npz
-    num_files_train: 91000
-    num_samples_per_file: 1
-    record_length: 146600628
-    record_length_stdev: 68341808
-    record_length_resize: 2097152
-    num_subfolders_train: 1000
-  reader:
-    data_loader: pytorch
-    batch_size: 7
-    read_threads: 32
-    file_shuffle: seed
-    sample_shuffle: seed
-    prefetch_size: 0
-    transfer_size: 0
-  train: {epochs: 5, computation_time: 0.636}
-  checkpoint: {checkpoint_folder: checkpoints/unet3d, checkpoint_after_epoch: 5, epochs_between_checkpoints: 2,
-    model_size: 499153191}
-  metric: {au: 0.9}
-  profiling: {profiler: none}
-"""
-
-
-V2 = """
-workload:
-  model: {name: llama3_8b, type: transformer, num_layers: 32, parallelism: {tensor: 1, pipeline: 1, zero_stage: 3}}
-  framework: pytorch
-  workflow: {generate_data: false, train: false, checkpoint: true}
-  checkpoint: {checkpoint_folder: '/mnt/${workload.model.name}', num_checkpoints_write: 10,
-    num_checkpoints_read: '${.num_checkpoints_write}', time_between_checkpoints: 5, fsync: true, mode: default}
-  output: {folder: '${hydra:run.dir}'}
-"""
 
 
 V05 = """
@@ -250,36 +204,38 @@ workload:
 """MLPerf Storage v0.5 has two workloads; these are as its submissions resolved them, with other folders."""
 
 
+CASES = json.loads((Path(__file__).parents[2] / "benchmarks" / "mlperf" / "cases.json").read_text(encoding="utf-8"))
+V1 = yaml.safe_dump({"workload": CASES["micron9550_unet3d_a100_n8"]["config"]})
+REFERENCES = """
+workload:
+  model: {name: llama3_8b, type: transformer, num_layers: 32, parallelism: {tensor: 1, pipeline: 1, zero_stage: 3}}
+  framework: pytorch
+  workflow: {generate_data: false, train: false, checkpoint: true}
+  checkpoint: {checkpoint_folder: '/mnt/${workload.model.name}', num_checkpoints_write: 10,
+    num_checkpoints_read: '${.num_checkpoints_write}', time_between_checkpoints: 5, fsync: true, mode: default}
+  output: {folder: '${hydra:run.dir}'}
+hydra:\n  run: {dir: './results/${workload.model}/${now:%Y-%m-%d}'}
+"""
+
+
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("text", "folder", "name", "record", "model"),
     [
-        (V05, "unet3d"),
-        (V05_BERT, "bert"),
-        (V1, "unet3d"),
-        (V1 + "hydra:\n  run: {dir: './results/${workload.model}/${now:%Y-%m-%d}'}\n", "unet3d"),
-        (V2, "llama3_8b"),
+        (V05, ".hydra", "unet3d", 146600628, 499153191),
+        (V05_BERT, "configs", "bert", 2500, 4034713312),
+        (V1, "dlio_config", "unet3d", 146600628, 499153191),
+        (REFERENCES, "", "llama3_8b", 65536, 10240),
+        *((yaml.safe_dump({"workload": case["config"]}), "", None, None, None) for case in CASES.values()),
     ],
 )
-def test_resolved_configurations_of_mlperf_are_read(tmp_path, text, name):
-    (tmp_path / "config.yaml").write_text(text)
-    found = read_workload(tmp_path)
-    assert found.workload.model.name == name
-    assert not [note for note in found.notes if note.kind == "unknown" and note.key != "workflow.debug"]
-
-
-@pytest.mark.parametrize("folder", [".hydra", "configs", "dlio_config"])
-def test_the_folder_of_a_run_is_enough_whatever_its_release_calls_the_inner_one(tmp_path, folder):
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / "config.yaml").write_text(V05)
-    assert read_workload(tmp_path).workload.model.name == "unet3d"
-
-
-@pytest.mark.parametrize(("text", "record", "model"), [(V05, 146600628, 499153191), (V05_BERT, 2500, 4034713312)])
-def test_sizes_stand_under_the_names_that_dlio_read_until_v1(tmp_path, text, record, model):
-    (tmp_path / "config.yaml").write_text(text)
-    found = read_workload(tmp_path)
-    assert found.workload.dataset.record_length_bytes == record
-    assert found.workload.model.model_size_bytes == model
+def test_resolved_configurations_of_mlperf_are_read(tmp_path, text, folder, name, record, model):
+    """The folder of a run is enough; sizes stand under the names that DLIO read until its version 1."""
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "config.yaml").write_text(text)
+    workload, notes = (found := read_workload(tmp_path)).workload, found.notes
+    assert not [note for note in notes if note.kind == "unknown" and note.key != "workflow.debug"]
+    shown = (workload.model.name, workload.dataset.record_length_bytes, workload.model.model_size_bytes)
+    assert name is None or shown == (name, record, model)
 
 
 def test_a_run_that_made_its_data_set_is_refused_though_it_has_a_rule_for_checkpoints(tmp_path):
@@ -327,15 +283,11 @@ def test_what_the_file_does_not_hold_is_an_error_where_it_changes_the_run(tmp_pa
     assert {note.kind for note in read_workload(path).notes} == {"not I/O"}
 
 
-def test_references_that_double_are_bounded():
-    levels = {f"k{level}": f"${{dataset.k{level + 1}}}${{dataset.k{level + 1}}}" for level in range(40)}
+@pytest.mark.parametrize("of", [lambda one: one + one, lambda one: {"a": one, "b": one}])
+def test_references_that_double_are_bounded(of):
+    levels = {f"k{level}": of(f"${{dataset.k{level + 1}}}") for level in range(40)}
     with pytest.raises(UsageError, match="more than 10000 values"):
         resolved({"dataset": {**levels, "k40": "x"}})
-    nested = {
-        f"k{level}": {"a": f"${{dataset.k{level + 1}}}", "b": f"${{dataset.k{level + 1}}}"} for level in range(40)
-    }
-    with pytest.raises(UsageError, match="more than 10000 values"):
-        resolved({"dataset": {**nested, "k40": "x"}})
 
 
 @pytest.mark.parametrize(

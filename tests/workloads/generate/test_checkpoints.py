@@ -20,18 +20,12 @@ from dxt_replay.workloads.generate.requests import CALL_BYTES
 
 
 def llama(layers, hidden, ffn, heads, divided, stage, kv_heads=8):
-    tensor, pipeline = divided
+    sizes = {"vocab_size": 128_256, "hidden_size": hidden, "ffn_hidden_size": ffn, "num_attention_heads": heads}
     return Model(
         type="transformer",
         num_layers=layers,
-        parallelism=Parallelism(tensor=tensor, pipeline=pipeline, zero_stage=stage),
-        transformer=Transformer(
-            vocab_size=128_256,
-            hidden_size=hidden,
-            ffn_hidden_size=ffn,
-            num_attention_heads=heads,
-            num_kv_heads=kv_heads,
-        ),
+        parallelism=Parallelism(tensor=divided[0], pipeline=divided[1], zero_stage=stage),
+        transformer=Transformer(**sizes, num_kv_heads=kv_heads),
     )
 
 

@@ -1,4 +1,5 @@
-"""The course of a run, and who reads which sample: DLIO's orders by hand, and that all samples are read once."""
+"""The course of a run, and who reads which sample: DLIO's orders by hand, and that all samples are read once; for
+TFRecord files all bytes once, in the order of the interleave, and no further ahead than its buffers."""
 
 from __future__ import annotations
 
@@ -11,10 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import OPS, READ
 from dxt_replay.workloads.description import Train, Workflow
+from dxt_replay.workloads.generate.clock import parse_device
+from dxt_replay.workloads.generate.generation import generate
 from dxt_replay.workloads.generate.order import sample_order, scattered
-from dxt_replay.workloads.generate.plan import Between, Pass, run_plan, share
+from dxt_replay.workloads.generate.plan import Between, Pass, Share, run_plan, share
+from dxt_replay.workloads.generate.requests import FILE, rows_of
+from dxt_replay.workloads.generate.tfrecord import TfrecordReads
 from tests.examples import examples
+from tests.workloads.generate.test_dlio_runs import visits
 from tests.workloads.generate.workload_cases import workload_of
 
 
@@ -48,28 +55,27 @@ def test_scattering_is_a_permutation(size, seed):
     assert sorted(scattered(np.arange(size), size, seed).tolist()) == list(range(size))
 
 
+SHARES = st.fixed_dictionaries(
+    {
+        "files": st.integers(1, 30),
+        "per_file": st.integers(1, 5),
+        "batch": st.integers(1, 4),
+        "readers": st.integers(1, 4),
+    }
+)
+SHUFFLES = st.fixed_dictionaries(
+    {"file_shuffle": st.sampled_from(["off", "seed"]), "sample_shuffle": st.sampled_from(["off", "random"])}
+)
+
+
 @settings(max_examples=examples(60))
 @given(
-    loader=st.sampled_from(["pytorch", "dali", "tensorflow"]),
-    files=st.integers(1, 30),
-    per_file=st.integers(1, 5),
-    ranks=st.integers(1, 5),
-    batch=st.integers(1, 4),
-    readers=st.integers(1, 4),
-    file_shuffle=st.sampled_from(["off", "seed"]),
-    sample_shuffle=st.sampled_from(["off", "random"]),
+    loader=st.sampled_from(["pytorch", "dali", "tensorflow"]), ranks=st.integers(1, 5), shared=SHARES, reader=SHUFFLES
 )
-def test_no_sample_is_read_twice(loader, files, per_file, ranks, batch, readers, file_shuffle, sample_shuffle):
-    workload = workload_of(
-        "hdf5",
-        loader,
-        files=files,
-        per_file=per_file,
-        batch=batch,
-        readers=readers,
-        reader={"file_shuffle": file_shuffle, "sample_shuffle": sample_shuffle},
-    )
+def test_no_sample_is_read_twice(loader, ranks, shared, reader):
+    workload = workload_of("hdf5", loader, **shared, reader=reader)
     found = [sample for rank in range(ranks) for sample in read_by(workload, ranks, rank)]
+    files, per_file, batch = (shared[name] for name in ("files", "per_file", "batch"))
     dealt = loader == "pytorch" and files // ranks * per_file >= batch  # whole files, else samples are shared out
     steps = files // ranks * per_file // batch if dealt else files * per_file // (batch * ranks)
     assert len(found) == len(set(found)) == steps * batch * ranks
@@ -86,15 +92,18 @@ def test_batches_are_the_same_whatever_is_asked_for_with_them(first, count):
     assert np.array_equal(every[mine], some)
 
 
-def test_files_are_dealt_in_turn_and_no_rank_has_more():
-    """PyTorch: in the order of the listing by sub-folders, unless names are made up."""
-    for files, more, expected in (
+@pytest.mark.parametrize(
+    ("files", "more", "expected"),
+    [
         (14, {}, [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]),
         (10, {"num_subfolders_train": 4}, [[0, 1, 2], [4, 5, 6], [8, 9, 3]]),
         (10, {"num_subfolders_train": 4, "skip_listing": True}, [[0, 3, 6], [1, 4, 7], [2, 5, 8]]),
-    ):
-        workload = workload_of("npz", "pytorch", files=files, batch=1, dataset=more)
-        assert [[file for file, _ in read_by(workload, 3, rank)] for rank in range(3)] == expected
+    ],
+)
+def test_files_are_dealt_in_turn_and_no_rank_has_more(files, more, expected):
+    """PyTorch: in the order of the listing by sub-folders, unless names are made up."""
+    workload = workload_of("npz", "pytorch", files=files, batch=1, dataset=more)
+    assert [[file for file, _ in read_by(workload, 3, rank)] for rank in range(3)] == expected
     workload = workload_of("hdf5", "pytorch", files=5, per_file=3, batch=2)
     assert read_by(workload, 2, 1) == [(1, 0), (1, 1), (1, 2), (3, 0), (3, 1), (3, 2)]
 
@@ -183,3 +192,115 @@ def test_checkpoints_are_written_and_then_read():
 def test_a_run_without_a_step_is_refused_with_what_to_change(workload, ranks, said):
     with pytest.raises(UsageError, match=said):
         run_plan(workload, ranks)
+
+
+RECORD = 100
+
+
+def reads_of(*, files=4, per_file=8, ranks=1, batch=4, in_turn=2, transfer=300, shuffle=1, ahead=3, again=(), extra=0):
+    """Readers of TFRecord files of `per_file` records of RECORD bytes each."""
+    steps = files * per_file // batch // ranks
+    per_rank = steps * batch
+    return TfrecordReads(
+        share=Share(
+            files=files, samples_per_file=per_file, ranks=ranks, batch=batch, steps=steps, per_rank=per_rank
+        ),
+        files=rows_of(FILE, file_id=np.arange(files), size=per_file * RECORD, sample_bytes=RECORD, row_chunks=0),
+        device=parse_device("null"), transfer_bytes=transfer, in_turn=in_turn, first_lane=1, shuffle=shuffle,
+        batches_ahead=ahead, fetches=steps + extra, again=again,
+    )  # fmt: skip
+
+
+def rows(reads, rank, first, last):
+    """(file, op, offset, length) of the operations of some fetches."""
+    found = reads.operations(rank, first, last)
+    columns = (found["file_id"], found["op"], found["offset"], found["length"])
+    return [
+        (file, OPS[op], offset, length)
+        for file, op, offset, length in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def test_two_files_in_turn_by_hand():
+    """Files of 8 records, 3 records a request, 2 files in turn: fetch 0 takes records 0 and 1 of files 0 and 1."""
+    reads = reads_of()
+    assert rows(reads, 0, 0, 1) == [(0, "open", -1, 0), (0, "read", 0, 300), (1, "open", -1, 0), (1, "read", 0, 300)]
+    assert rows(reads, 0, 1, 2) == [(0, "read", 300, 300), (1, "read", 300, 300)]
+    assert rows(reads, 0, 2, 3) == []
+    assert rows(reads, 0, 3, 4) == [
+        (0, "read", 600, 200), (0, "read", 800, 0), (0, "close", -1, 0),
+        (1, "read", 600, 200), (1, "read", 800, 0), (1, "close", -1, 0),
+    ]  # fmt: skip
+
+
+def test_without_a_buffer_records_are_read_as_strace_shows():
+    """TensorFlow 2.21, `TFRecordDataset(buffer_size=0)`: a file of 3 records of 84 bytes, then its end."""
+    reads = reads_of(files=1, per_file=3, batch=3, in_turn=1, transfer=0)
+    shown = [(0, 12), (12, 88), (100, 12), (112, 88), (200, 12), (212, 88), (300, 0)]
+    assert [row[2:] for row in rows(reads, 0, 0, 1) if row[1] == "read"] == shown
+
+
+def test_what_a_second_pass_reads_is_what_strace_shows():
+    """One file in turn, 4 files of 8 records of 99,915 bytes, 12 records taken in: 5 + 3 + 2 + 2 reads."""
+    reads = reads_of(files=4, in_turn=1, transfer=262, again=(12,), extra=1)
+    found = reads.operations(0, reads.fetches - 1, reads.fetches)
+    files = Counter(found["file_id"][found["op"] == READ].tolist())
+    assert files == {0: 5, 1: 3, 2: 2, 3: 2}
+    assert np.count_nonzero(found["op"] == OPS.index("open")) == 4
+    pieces = reads.pieces(np.array([0]), reads.fetches - 1, reads.fetches)
+    assert 0 < np.count_nonzero(pieces["needed"]) < len(pieces["needed"])
+
+
+READS = {
+    "files": st.integers(1, 9), "per_file": st.integers(1, 12), "ranks": st.integers(1, 4), "batch": st.integers(1, 6),
+    "in_turn": st.integers(1, 4), "transfer": st.just(0) | st.integers(40, 900), "shuffle": st.integers(1, 30),
+    "ahead": st.integers(0, 4),
+}  # fmt: skip
+
+
+@settings(max_examples=examples(80))
+@given(st.fixed_dictionaries(READS))
+def test_bytes_are_read_once_and_never_too_far_ahead(drawn):
+    reads = reads_of(**drawn)
+    files, per_file, ranks, in_turn = (drawn[name] for name in ("files", "per_file", "ranks", "in_turn"))
+    covered = np.zeros((files, per_file * RECORD), dtype=np.int64)
+    for rank in range(ranks):
+        for file, op, offset, length in rows(reads, rank, 0, reads.fetches):
+            if op == "read":
+                covered[file, offset : offset + length] += 1
+        pieces = reads.pieces(np.array([rank]), 0, reads.fetches)
+        # A fetch waits for nothing that waits for its end.
+        assert np.all(pieces["follows"] <= 2 * pieces["fetch"])
+        for lane in np.unique(pieces["lane"]).tolist():
+            mine = pieces["lane"] == lane
+            assert np.all(np.diff(pieces["fetch"][mine]) >= 0)
+            assert np.all(np.diff(pieces["follows"][mine]) >= 0)
+        assert pieces["lane"].max(initial=1) <= 3 * in_turn
+    assert covered.max(initial=0) <= (1 if files >= ranks else ranks)
+    # What is left over where samples do not divide is not read; all others are.
+    used = reads.share.steps * drawn["batch"] * ranks
+    assert np.count_nonzero(covered) >= used * RECORD or drawn["shuffle"] > 1 or files % ranks
+
+
+def visits_of(tmp_path, *, epochs=2, prefetch=2, shuffle=16):
+    """How often rank 0 opens each of its files and reads of it: a Counter of the visits by path, training and not."""
+    reader = {
+        "batch_size_eval": 4, "transfer_size": 65_536, "prefetch_size": prefetch,
+        "sample_shuffle": "seed" if shuffle else "off", "shuffle_size": shuffle,
+    }  # fmt: skip
+    shape = {"files": 10, "evaluation_files": 4, "per_file": 12, "record": 40_000, "batch": 6, "readers": 3}
+    workload = workload_of("tfrecord", "tensorflow", **shape, epochs=epochs, reader=reader)
+    generate(workload, 2, tmp_path / f"{prefetch}.capture")
+    lanes = visits(tmp_path / f"{prefetch}.capture")
+    found = Counter(path for lane in lanes[0].values() for path, _ in lane)
+    return tuple(sorted(count for path, count in found.items() if part in path) for part in ("train", "valid"))
+
+
+def test_what_repeat_reads_ahead_is_bounded_by_the_buffers(tmp_path):
+    """6 batches of 4 are one evaluation. DLIO takes as many as all epochs have, so 18 here: with room for all
+    of them, each of the 3 evaluations goes on through 2 further passes; without room for any, through none."""
+    train, evaluation = visits_of(tmp_path, epochs=3, prefetch=100)
+    assert (train, evaluation) == ([9] * 5, [9] * 2)
+    assert visits_of(tmp_path, epochs=3, prefetch=0, shuffle=0)[1] == [3] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=7)[1] == [9] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=6)[1] == [6] * 2

@@ -20,82 +20,57 @@ from dxt_replay.workloads.description import (
     Workload,
 )
 
+Values = dict[str, Any]
+
 
 def seconds(mean: float, stdev: float = 0.0) -> Distribution:
     """A constant time, or a normal one."""
-    if not stdev:
-        return Distribution(parameters=(mean,))
-    return Distribution(family="normal", parameters=(mean, stdev))
+    return Distribution(family="normal", parameters=(mean, stdev)) if stdev else Distribution(parameters=(mean,))
 
 
 def workload_of(
-    file_format: str,
-    loader: str,
-    *,
-    files: int = 32,
-    evaluation_files: int = 0,
-    per_file: int = 1,
-    record: int = 100_000,
-    deviation: int = 0,
-    batch: int = 2,
-    readers: int = 2,
-    epochs: int = 2,
-    checkpoints: bool = False,
-    compute: Distribution | None = None,
-    preprocessing: Distribution = NO_TIME,
-    dataset: dict[str, Any] | None = None,
-    reader: dict[str, Any] | None = None,
-    checkpoint: dict[str, Any] | None = None,
-) -> Workload:
+    file_format: str, loader: str, *, files: int = 32, evaluation_files: int = 0, per_file: int = 1,
+    record: int = 100_000, deviation: int = 0, batch: int = 2, readers: int = 2, epochs: int = 2,
+    checkpoints: bool = False, compute: Distribution | None = None, preprocessing: Distribution = NO_TIME,
+    dataset: Values | None = None, reader: Values | None = None, checkpoint: Values | None = None,
+) -> Workload:  # fmt: skip
     """A small workload; `dataset`, `reader` and `checkpoint`: further values of these sections."""
     return Workload(
         framework="tensorflow" if loader == "tensorflow" else "pytorch",
         workflow=Workflow(train=True, evaluation=evaluation_files > 0, checkpoint=checkpoints),
         dataset=Dataset(
-            format=file_format,
-            num_files_train=files,
-            num_files_eval=evaluation_files,
-            num_samples_per_file=per_file,
-            record_length_bytes=record,
-            record_length_bytes_stdev=deviation,
-            **(dataset or {}),
+            format=file_format, num_files_train=files, num_files_eval=evaluation_files, num_samples_per_file=per_file,
+            record_length_bytes=record, record_length_bytes_stdev=deviation, **(dataset or {}),
         ),
         reader=Reader(
-            data_loader=loader,
-            batch_size=batch,
-            read_threads=readers,
-            preprocess_time=preprocessing,
-            **(reader or {}),
+            data_loader=loader, batch_size=batch, read_threads=readers, preprocess_time=preprocessing, **(reader or {})
         ),
         train=Train(epochs=epochs, computation_time=seconds(0.002, 0.0005) if compute is None else compute),
         evaluation=Evaluation(eval_time=seconds(0.001)),
         checkpoint=Checkpoint(**(checkpoint or {})),
         model=Model(model_size_bytes=3_000_000),
-    )
+    )  # fmt: skip
 
 
 def _made(*args: Any, ranks: int = 2, **values: Any) -> tuple[Workload, int]:
     return workload_of(*args, **values), ranks
 
 
-def _checkpoints_only() -> dict[str, tuple[Workload, int]]:
-    checkpoint = {"num_checkpoints_write": 3, "num_checkpoints_read": 2, "time_between_checkpoints": 0.01}
-    plain = workload_of("npz", "pytorch", checkpoints=True, checkpoint=checkpoint)
-    plain = dataclasses.replace(plain, workflow=Workflow(train=False, checkpoint=True))
-    divided = Model(
-        type="transformer",
-        num_layers=5,
-        parallelism=Parallelism(tensor=2, pipeline=2, zero_stage=1),
-        transformer=Transformer(
-            vocab_size=1000, hidden_size=64, ffn_hidden_size=256, num_attention_heads=4, num_kv_heads=2
-        ),
-    )
-    return {
-        "checkpoints alone": (plain, 2),
-        "checkpoints of a divided model": (dataclasses.replace(plain, model=divided), 8),
-        "checkpoints of TensorFlow": (dataclasses.replace(plain, framework="tensorflow"), 2),
-    }
-
+_SAVES = workload_of(
+    "npz",
+    "pytorch",
+    checkpoints=True,
+    checkpoint={"num_checkpoints_write": 3, "num_checkpoints_read": 2, "time_between_checkpoints": 0.01},
+)
+_SAVES = dataclasses.replace(_SAVES, workflow=Workflow(train=False, checkpoint=True))
+_DIVIDED = Model(
+    type="transformer",
+    num_layers=5,
+    parallelism=Parallelism(tensor=2, pipeline=2, zero_stage=1),
+    transformer=Transformer(
+        vocab_size=1000, hidden_size=64, ffn_hidden_size=256, num_attention_heads=4, num_kv_heads=2
+    ),
+)
 
 CASES: dict[str, tuple[Workload, int]] = {
     "npz of many sizes": _made("npz", "pytorch", deviation=40_000, ranks=4),
@@ -139,6 +114,8 @@ CASES: dict[str, tuple[Workload, int]] = {
     ),
     "tfrecord, fewer files than ranks": _made("tfrecord", "tensorflow", files=2, per_file=16, batch=2, ranks=4),
     "tfrecord, files that do not divide": _made("tfrecord", "tensorflow", per_file=8, files=7, record=30_000, ranks=3),
-    **_checkpoints_only(),
+    "checkpoints alone": (_SAVES, 2),
+    "checkpoints of a divided model": (dataclasses.replace(_SAVES, model=_DIVIDED), 8),
+    "checkpoints of TensorFlow": (dataclasses.replace(_SAVES, framework="tensorflow"), 2),
 }
 """Name -> workload and ranks."""
