@@ -60,8 +60,10 @@ cdef class SimulatedStorage(Service):
     cdef const int64_t[::1] file_bytes
     cdef vector[int64_t] operations, operation_bytes  # by kind
     cdef vector[double] operation_ns
+    cdef bint works  # whether readers need processors
     cdef int64_t processors  # of a node; 0: any number
     cdef vector[priority_queue[int64_t]] busy  # by node: minus the ends of the work on its processors
+    cdef unordered_map[uint64_t, int64_t] begun  # by rank and file: the begin of its last read
 
     def __init__(self, model, *, ranks, file_bytes, seed=1, scale=1.0):
         nodes = model.nodes(ranks)
@@ -70,6 +72,7 @@ cdef class SimulatedStorage(Service):
         self.file_bytes = np.ascontiguousarray(file_bytes, dtype=np.int64)
         self.queues = Queues(model, nodes, seed, scale)
         self.caches = None if model.cache is None else Caches(model.cache, nodes)
+        self.works = model.client is not None and model.client.sample is not None
         self.processors = 0 if model.client is None else model.client.processors
         self.busy.resize(nodes)
         self.operations.resize(len(KIND_NAMES))
@@ -110,7 +113,9 @@ cdef class SimulatedStorage(Service):
         cdef int64_t node = rank // self.ranks_per_node, held, ends
         cdef double end
         if item.subject < 0:
-            return self._worked(now, node, item.amount)
+            return self._worked(now, node, _key(rank, item.place + file_shift), item.amount)
+        if kind == READ and self.works:
+            self.begun[_key(rank, file)] = now
         if self.on_objects:
             end = self._request(now, node, kind, file, item.place, length)
         elif kind == READ and self.caches is not None:
@@ -135,15 +140,16 @@ cdef class SimulatedStorage(Service):
         self.operation_ns[kind] += ends - now
         return ends
 
-    cdef int64_t _worked(self, int64_t now, int64_t node, int64_t work_ns) except -1 nogil:
-        """When work that a reader begins `now` ends, ns, on the processor of its node that is free first."""
-        cdef int64_t begin = now
+    cdef int64_t _worked(self, int64_t now, int64_t node, uint64_t key, int64_t work_ns) except -1 nogil:
+        """When work ends, ns, that a reader began with the read that ended `now`, on the processor of its node that is
+        free first. `key`: of the rank and the file."""
+        cdef int64_t begin = self.begun[key]
         if self.processors:
             if <int64_t>self.busy[node].size() == self.processors:
-                begin = max(now, -self.busy[node].top())
+                begin = max(begin, -self.busy[node].top())
                 self.busy[node].pop()
             self.busy[node].push(-(begin + work_ns))
-        return begin + work_ns
+        return max(now, begin + work_ns)
 
     cdef int64_t _size(self, int64_t file) noexcept nogil:
         return self.file_bytes[file] if self.file_bytes.shape[0] else 0

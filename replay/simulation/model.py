@@ -207,8 +207,9 @@ class Client(_Part, frozen=True, kw_only=True, rename={"step_ns": "step", "meeti
 
     step_ns: holds the training thread in each step between its fetch and its compute. meeting_ns: the least time of a
     meeting, by number of ranks; it is linear in log2 of the ranks, beyond the last two as between them.
-    sample: processor time of a reader for each sample, by its bytes, after its read. processors: of a node, which its
-    readers share, first come, first served; 0: one for each reader.
+    sample: processor time of a reader for each sample, by its bytes, beside its read: the kernel reads ahead while the
+    reader works, so a sample takes the longer of both. processors: of a node, which its readers share, first come,
+    first served; 0: one for each reader.
     """
 
     step_ns: Time = Time()

@@ -123,8 +123,9 @@ class SimulatedJob:
         return lanes
 
     def _with_samples(self, items: np.ndarray, client: Client) -> np.ndarray:
-        """The items of a lane in which the processor time of its samples follows each read of them, as a read of no
-        file whose bytes are ns. A read is a sample, or as many as a benchmark's length of a record says."""
+        """The items of a lane in which the processor time of its samples stands behind each read of them, with which it
+        begins: as a read of no file, whose bytes are ns and whose offset is the number of the file. A read is a sample,
+        or as many as a benchmark has a length of a record for."""
         reads = np.flatnonzero((items["kind"] == READ_AT) & (items.view(OPERATION_ROW)["length"] > 0))
         row = items.view(OPERATION_ROW)[reads]
         reads, row = reads[self.is_data[row["file_id"]]], row[self.is_data[row["file_id"]]]
@@ -133,7 +134,8 @@ class SimulatedJob:
         work_ns = np.rint(client.sample_ns(record) * length / record).astype(np.int64)
         nothing = np.zeros(len(row), dtype=np.int64)
         work = operation_rows(
-            op=nothing + READ, api=0, origin=0, slot=nothing, file_id=nothing - 1, step=row["step"], offset=0,
+            op=nothing + READ, api=0, origin=0, slot=nothing, file_id=nothing - 1, step=row["step"],
+            offset=row["file_id"],
             length=work_ns,
         )  # fmt: skip
         return np.insert(items, reads + 1, work)
