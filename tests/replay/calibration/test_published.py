@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
+import numpy as np
 import pytest
 import yaml
 
@@ -14,7 +15,7 @@ from dxt_replay.replay.simulation.model import document_of, model_of, read_stora
 from dxt_replay.traces.errors import UsageError
 from tests.schemas import check
 
-BATCH, READERS, RECORD, COMPUTE_S = 4, 8, 1_000_000, 0.2
+BATCH, READERS, RECORD, STDEV, COMPUTE_S = 4, 8, 1_000_000, 400_000, 0.2
 
 
 def write_run(folder, ranks, first_s, later_s, *, epochs=3, steps=50, loader="pytorch", **changed):
@@ -30,14 +31,20 @@ def write_run(folder, ranks, first_s, later_s, *, epochs=3, steps=50, loader="py
     workload = {
         "model": "made",
         "framework": loader,
-        "dataset": {"format": "npz", "num_files_train": files, "record_length": RECORD, "data_folder": "d"},
+        "dataset": {
+            "format": "npz",
+            "num_files_train": files,
+            "record_length": RECORD,
+            "record_length_stdev": STDEV,
+            "data_folder": "d",
+        },
         "reader": {"data_loader": loader, "batch_size": BATCH, "read_threads": READERS},
         "train": {"epochs": epochs, "computation_time": COMPUTE_S},
     }
     (folder / "configs").mkdir(parents=True)
     (folder / "configs" / "config.yaml").write_text(yaml.safe_dump({"workload": workload}))
     (folder / "per_epoch_stats.json").write_text(json.dumps(document))
-    summary = {"num_accelerators": ranks, "metric": {"train_au_percentage": shares}, **changed}
+    summary = {"num_accelerators": ranks, "host_cpu_count": [64], "metric": {"train_au_percentage": shares}, **changed}
     (folder / "summary.json").write_text(json.dumps(summary))
 
 
@@ -60,6 +67,12 @@ def test_times_of_steps_costs_and_bounds_follow_from_the_summary(tmp_path):
     assert model.client.meeting_at(8) == pytest.approx(6e6)
     assert model.client.meeting_at(64) == pytest.approx(12e6)  # 2 ms for each doubling
     assert not model.limits
+    # A sample takes a reader (2 s - 204 ms) / 4; 64 readers of 8 ranks wait for the largest of
+    # 8 batches, which deviate by 400,000 / sqrt(2) / sqrt(4) B a record: 1.43 of them more than a mean one.
+    assert one.sample_ms == pytest.approx((2000 - 204) / 4)
+    assert eight.sample_ms == pytest.approx((2500 - 210) / 4 / (1 + 1.434 * 0.4 / 2**1.5), rel=1e-3)
+    assert model.client.sample_ns(np.array([RECORD, 2 * RECORD])) == pytest.approx([449e6, 898e6])
+    assert (model.client.processors, model.ranks_per_node) == (64, 0)
     assert model_of(document_of(model)) == model
 
 
@@ -69,13 +82,26 @@ def test_bounds_that_agree_are_a_limit_and_others_say_nothing(tmp_path, first_s,
     found = published_results(tmp_path)
     assert found.by_ranks[0].storage_limits is limits
     model = found.model("made")
-    assert [limit.per_s for limit in model.limits] == (pytest.approx([8 * BATCH * RECORD / 0.3]) if limits else [])
-    assert (model.client is None) is bool(limits)
+    assert [limit.per_s for limit in model.limits] == (pytest.approx([64 * BATCH * RECORD / first_s]) if limits else [])
+    assert (model.client.step_ns == 0) is bool(limits)
+    # With one number of ranks, the slowest rank costs 8 % of a step more with each doubling.
+    assert model.client.meeting_at(32) == pytest.approx(0 if limits else 2 * 0.08 * 100e6)
+
+
+def test_hosts_and_processors_of_a_result_are_those_of_its_model(tmp_path):
+    """A first step of more readers than processors says nothing of what a sample needs."""
+    for processors, sample in ((32, True), (31, False)):
+        write_run(tmp_path / str(processors), 8, 2.5, 0.21, num_hosts=2, host_cpu_count=[64, processors])
+        model = published_results(tmp_path / str(processors)).model("made")
+        assert (model.ranks_per_node, model.client.processors) == (4, processors * sample)
+        assert (model.client.sample is not None) is sample
 
 
 def test_readers_of_tf_data_do_not_start_at_once(tmp_path):
     write_run(tmp_path, 1, 0.01, 0.3, loader="tensorflow")
-    assert published_results(tmp_path).by_ranks[0].first_bytes_per_s is None
+    found = published_results(tmp_path)
+    assert found.by_ranks[0].first_bytes_per_s is found.by_ranks[0].sample_ms is None
+    assert found.model("made").client.sample is None
 
 
 def test_what_is_no_result_is_refused_with_its_place(tmp_path):
