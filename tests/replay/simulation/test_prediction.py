@@ -195,7 +195,7 @@ def test_readers_share_the_processors_of_their_node(tmp_path, processors, read_m
     }  # fmt: skip
     dxt_replay.generate("unet3d_h100", 2, tmp_path / "u.capture", overrides=few)
     client = {"sample": {"latency": "2ms", "bandwidth": "100MB/s"}, "processors": processors}
-    operations = {"read": {1: "0us", 900_000: f"{read_ms}ms"}}
+    operations = {"read": {1: "0us", 1_000_000: f"{read_ms}ms"}}
     document = {"storage_model": 1, "name": "x", "client": client, "operations": operations}
     (tmp_path / "model.yaml").write_text(json.dumps(document))
     found = dxt_replay.simulate(tmp_path / "u.capture", tmp_path / "model.yaml").prediction
