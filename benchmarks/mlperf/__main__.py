@@ -34,13 +34,10 @@ STEPS = {"unet3d": 60, "resnet50": 24, "cosmoflow": 1000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """A row of the table: the case, the cases whose times are used, and by how much the epoch may be off, %.
-
-    client: a case of the same workload on another system, which gives the cost of a step where a limit hides it."""
+    """A row of the table: the case, the cases whose times are used, and by how much the epoch may be off, %."""
 
     case: str
     given: tuple[str, ...]
-    client: str = ""
     allowed_pct: float = 3
 
     @property
@@ -51,15 +48,14 @@ class Forecast:
         return bool(most["au"][1] > AT_LEAST_PCT and CASES[self.case]["ranks"] > most["ranks"])
 
 
-UNET3D = "f8000x_unet3d_h100_n1"
 FORECASTS = (
     Forecast(case="f8000x_resnet50_h100_n106", given=("f8000x_resnet50_h100_n1", "f8000x_resnet50_h100_n32")),
     Forecast(case="f8000x_resnet50_h100_n32", given=("f8000x_resnet50_h100_n1",)),
     Forecast(case="juicefs_cosmoflow_h100_n10", given=("juicefs_cosmoflow_h100_n1",), allowed_pct=10),
     Forecast(case="f8000x_unet3d_h100_n12", given=("f8000x_unet3d_h100_n1", "f8000x_unet3d_h100_n8")),
     Forecast(case="f8000x_unet3d_h100_n8", given=("f8000x_unet3d_h100_n1",)),
-    Forecast(case="micron9550_unet3d_h100_n4", given=("micron9550_unet3d_a100_n8",), client=UNET3D),
-    Forecast(case="mango_sw_unet3d_h100_n5", given=("mango_sw_unet3d_a100_n15",), client=UNET3D),
+    Forecast(case="micron9550_unet3d_h100_n4", given=("micron9550_unet3d_a100_n8",)),
+    Forecast(case="mango_sw_unet3d_h100_n5", given=("mango_sw_unet3d_a100_n15",)),
     Forecast(case="e1000_unet3d_h100_n15", given=("e1000_unet3d_h100_n15",), allowed_pct=1),
 )
 LOAD, STREAM = "alluxio_llama3_8b_save_load", "0.18GB/s"
@@ -112,9 +108,6 @@ def forecast_s(case: Mapping[str, Any], model: Mapping[str, Any], work: Path) ->
 def row(each: Forecast, work: Path) -> str:
     """A row of the table in Markdown."""
     case, model = CASES[each.case], model_of(each.given)
-    if each.client:
-        step = {name: model_of((each.client,))["client"][name] for name in ("step", "meeting")}
-        model["client"] = {**model.get("client", {}), **step}
     first_s, later_s = forecast_s(case, model, work)
     least, true_s, most = case["block_s"]
     epoch_s = first_s + (case["steps"] - 1) * later_s
@@ -123,9 +116,8 @@ def row(each: Forecast, work: Path) -> str:
     client = model.get("client", {})
     used = [
         *(["rate"] if "limits" in model else []),
-        *(["step, meeting"] if "step" in client and not each.client else []),
+        *(["step, meeting"] if "step" in client else []),
         *(["reader"] if "sample" in client else []),
-        *([f"step of {each.client}"] if each.client else []),
     ]
     computes_s = float(case["config"]["train"]["computation_time"])
     return (
