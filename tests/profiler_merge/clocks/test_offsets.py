@@ -123,6 +123,7 @@ def test_thread_hash():
     low = [2850328247, 2145267303, 3688597174]
     assert line_ids_of_threads(threads, hashes).tolist() == hashes.tolist()
     assert line_ids_of_threads(threads, np.array(low)).tolist() == low
+    assert line_ids_of_threads(threads, np.array([*low, -1])).tolist() == hashes.tolist()
 
 
 # Nesting.
