@@ -370,4 +370,4 @@ def install() -> None:
     """Record the requests of this process and the bytes of its connections, if there is a folder for them."""
     if os.environ.get(FOLDER_VARIABLE):
         socket.socket._real_close = _real_close  # type: ignore[attr-defined]
-        sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))
