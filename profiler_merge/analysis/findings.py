@@ -208,7 +208,7 @@ class Hit(NamedTuple):
 def _finding(hit: Hit, analysis: Analysis) -> Finding | None:
     """The finding with at most the saving of infinitely fast storage at stake; None if that is next to nothing."""
     code, stake, values, title, evidence, threshold, remedy, files = hit
-    texts = {"title": title, "threshold": threshold, "remedy": remedy}
+    texts: dict[str, Any] = {"title": title, "threshold": threshold, "remedy": remedy}
     if isinstance(stake, str):
         return Finding(code=code, severity=stake, evidence=evidence, values=values, files=files, **texts)
     most_s, loop = most_saved_s(analysis, stake.of), analysis.summary.loop

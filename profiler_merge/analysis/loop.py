@@ -224,9 +224,8 @@ class Overlap:
 
 def overlap(capture: Capture) -> Overlap:
     """Overlap of compute and I/O per rank, per step and in total."""
-    (found,) = collect(capture, [OverlapCollector])
-    result: Overlap = found.overlap()
-    return result
+    found: Overlap = collect(capture, [OverlapCollector])[0].overlap()
+    return found
 
 
 class OverlapCollector(Collector):

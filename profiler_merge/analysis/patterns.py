@@ -47,9 +47,8 @@ class Patterns:
 
 def patterns(capture: Capture) -> Patterns:
     """Access patterns of the operations that count."""
-    (found,) = collect(capture, [PatternCollector])
-    result: Patterns = found.patterns()
-    return result
+    found: Patterns = collect(capture, [PatternCollector])[0].patterns()
+    return found
 
 
 class _RankAccesses:

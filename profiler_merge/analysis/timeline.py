@@ -96,9 +96,8 @@ def timeline(
             "choose wider bins, a shorter time window or fewer ranks"
         )
     collector = partial(_Collector, rows=rows, first=first, last=last, width=width, bins=int(most))
-    (found,) = collect(capture, [collector], workers=workers)
-    result: Timeline = found.timeline()
-    return result
+    found: Timeline = collect(capture, [collector], workers=workers)[0].timeline()
+    return found
 
 
 class _Collector(Collector):
