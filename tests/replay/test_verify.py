@@ -186,10 +186,11 @@ def test_the_first_overlap_of_each_lane_is_named(drawn, cuts):
 
 def test_an_overlap_is_named_by_rank_lane_and_row(tmp_path):
     times = [(0, 0, 10), (1, 5, 20), (0, 10, 12), (1, 19, 30)]  # the third touches, which is no overlap
-    ops = [read(0, length=1, lane=lane, start_ns=start, end_ns=end) for lane, start, end in times]
-    assert differences(build_capture(tmp_path / "good", files=["/a"], ops=ops[:3]).path) == []
+    ops = [read(0, length=1, rank=1, lane=lane, start_ns=start, end_ns=end) for lane, start, end in times]
+    ops = [*(read(0, length=1, start_ns=5_000 * i) for i in range(5)), *ops]
+    assert differences(build_capture(tmp_path / "good", files=["/a"], ops=ops[:-1]).path) == []
     (found,) = differences(build_capture(tmp_path / "bad", files=["/a"], ops=ops).path)
-    assert (found.file, found.what) == ("ops", "lane 1 of rank 0: start_ns of row 3 of the rank")
+    assert (found.file, found.what) == ("ops", "lane 1 of rank 1: start_ns of row 3 of the rank")
     assert (found.expected, found.found) == ("at least 20, the end of the operation before it on the lane", "19")
 
 
@@ -269,7 +270,7 @@ def test_a_twin_as_staged_passes_and_nothing_changes_and_files_beside_it_are_the
 
     before = state()
     assert differences(target) == differences(target, sizes_only=True) == []
-    assert state() == before
+    assert (state(), parts(target)["files"].checked) == (before, 5)
 
 
 @pytest.mark.parametrize(
