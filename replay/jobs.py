@@ -193,12 +193,18 @@ def merge_each(
         same = [str(job.path) for job in jobs if job.name == twice[0]]
         raise UsageError(f"{' and '.join(same)} would be merged into one capture: give the folder above them")
     options = MergeOptions(exclude=tuple(exclude), reconstruct=reconstruct, force=force)
-    made = _results(partial(_merged, Path(output), options), jobs, executor, on_job)
+    folder = Path(output).absolute() if workers_of(executor).elsewhere else Path(output)
+    made = _results(partial(_merged, folder, options), jobs, executor, on_job)
     return MergedJobs(output=Path(output), jobs=tuple(made), helpers=helpers)
 
 
 def _results(work: Callable[[Job], Any], jobs: Sequence[Job], executor: Work, on_job: OnJob | None) -> list[Any]:
     made, workers = [], workers_of(executor)
+    if workers.elsewhere:  # in other working directories
+        jobs = [
+            dataclasses.replace(job, path=job.path.absolute(), logs=tuple(log.absolute() for log in job.logs))
+            for job in jobs
+        ]
     operations = OPERATIONS_A_LOG * sum(max(len(job.logs), 1) for job in jobs)
     with workers.results(work, jobs, operations=operations, named=lambda job: str(job.path)) as results:
         for result in results:

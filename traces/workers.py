@@ -86,6 +86,11 @@ class Workers:
         self._executor = executor
         self._started = False
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the executor is the caller's, so that its processes may have other working directories."""
+        return self._executor is not None and not self._started
+
     def __enter__(self) -> Workers:
         return self
 
