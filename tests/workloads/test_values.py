@@ -96,6 +96,7 @@ def test_a_wrong_value_is_named_with_what_is_allowed(key, value, said):
         (NPZ, [("dataset.format", "png"), ("dataset.record_dims", [4])], "2 dimensions"),
         (HDF5, [("dataset.hdf5", {"num_dset_per_record": 2})], "needs dataset.record_dims"),
         (HDF5, [("dataset.hdf5", {"chunk_dims": [9, 9]})], "not a part of"),
+        (HDF5, [("dataset.hdf5", {"chunk_dims": [1, 1, 1, 1]})], "not a part of"),
         (HDF5, [("dataset.enable_chunking", True)], "without dataset.chunk_size"),
         (NPZ, [("model.num_layers", 2), ("model.parallelism", {"pipeline": 4})], "each stage"),
         (NPZ, [("model.parallelism", {"pipeline": 4, "zero_stage": 3})], "zero_stage 3"),
