@@ -789,8 +789,9 @@ def _pools(
             if whole:
                 break
         if pool is not None:
-            own = loop.got and task["pid"][0] == marks.own.pid
-            yield asked(pool, operations, task["begin"], task["end"]) if own else pool, task
+            if loop.got and task["pid"][0] == marks.own.pid:
+                pool = asked(pool, operations, task["begin"], task["end"])
+            yield pool, task
 
 
 _TASK = np.dtype([("pid", "i8"), ("group", "i8"), ("number", "i8"), ("begin", "i8"), ("end", "i8"), ("stop", "?"),
