@@ -188,7 +188,7 @@ CASES: list[tuple[str, Columns, Sequence[str]]] = [
     ("small-writes", small_writes("/run/log.txt"), ["write"]),
     ("small-writes", small_writes("/run/dxt-anchor.host.17.bin"), ()),
     ("small-writes", small_writes("/run/plugins/profile/2026/vm.xplane.pb"), ()),
-    ("small-chunks", chunked("hdf5", 2048, 2048, 49), ["h5repack"]),
+    ("small-chunks", chunked("hdf5", 2048, 2048, 49), ["h5repack", "reads_per_request 4.082"]),
     ("small-chunks", chunked("hdf5", 2048, 2048), ["h5repack"]),
     *(("small-chunks", chunked("hdf5", 2048, 2048, count), ()) for count in (50, 1000)),
     ("small-chunks", chunked("hdf5", 2048, 4096), ()),
@@ -198,7 +198,7 @@ CASES: list[tuple[str, Columns, Sequence[str]]] = [
     *(("random-shared", at_random(*given), ()) for given in ((1, 220, 200), (2, 110, 440), (2, 50, 0))),
     ("re-reads", again(2), ["3.00 MiB of 6.00 MiB (50.0 %)"]),
     ("re-reads", again(1), ()),
-    ("shared-reads", by_two_ranks(4), ["2.0 times"]),
+    ("shared-reads", by_two_ranks(4), ["8.00 MiB, of which 4.00 MiB", "2.0 times"]),
     ("shared-reads", by_two_ranks(1), ()),
     ("rank-imbalance", uneven((69, 100), (800, 1000)), ["100 MiB"]),
     ("rank-imbalance", uneven((70, 100), (800, 1000)), ()),
@@ -249,6 +249,7 @@ def test_a_finding_begins_at_its_threshold(tmp_path: Path, code: str, columns: C
     assert (found is not None) == bool(words)
     if found is not None:
         said = (found.severity, found.title, found.evidence, found.threshold, found.remedy, *found.files)
+        said += tuple(f"{name} {value:.4g}" for name, value in found.values.items())
         text = "; ".join([*said, f"{found.at_stake_s:.6g} s, {found.at_stake_pct:.6g} % of the {found.at_stake_of}"
                           if found.at_stake_s is not None else ""])  # fmt: skip
         for word in words:
@@ -280,6 +281,7 @@ def test_a_first_step_that_dominates_is_a_finding_of_its_own(tmp_path: Path) -> 
     found = codes(tmp_path, spans=spans)
     assert list(found) == ["warm-up"]
     assert (found["warm-up"].severity, found["warm-up"].at_stake_s) == ("info", pytest.approx(0.9))
+    assert found["warm-up"].at_stake_pct == pytest.approx(50)
 
 
 def test_no_more_is_at_stake_than_storage_costs(tmp_path: Path) -> None:
