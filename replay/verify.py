@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ from dxt_replay.replay.target.targets import open_target
 from dxt_replay.replay.target.writing import in_threads
 from dxt_replay.traces.errors import CaptureError, TargetError, UnreadableError, UsageError, exhausted, unreadable
 from dxt_replay.traces.few_together import few_together
-from dxt_replay.traces.plain import Result, plain
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import READ, WRITE, CaptureInfo, codes
 from dxt_replay.traces.stable_order import stable_order
@@ -102,6 +102,17 @@ class CheckedPart:
     note: str = ""
     differences: list[Difference] = field(default_factory=list)
 
+    def as_json(self) -> dict[str, Any]:
+        """The row without its differences, which `VerifiedPlace` lists."""
+        return {
+            "part": self.part,
+            "unit": self.unit,
+            "checked": self.checked,
+            "bytes": self.bytes,
+            "different": self.different,
+            "note": self.note,
+        }
+
     def differs(self, file: str, what: str, expected: object, found: object, offset: int | None = None) -> None:
         """Count a difference."""
         self.different += 1
@@ -129,10 +140,13 @@ class VerifiedPlace:
         return sum(part.different for part in self.parts)
 
     def as_json(self) -> dict[str, Any]:
-        rows = [plain(part) for part in self.parts]
-        listed = [difference for row in rows for difference in row.pop("differences")]
-        found = {"path": printable(self.path), "kind": self.kind, "different": self.different}
-        return {**found, "checked": rows, "differences": listed}
+        return {
+            "path": printable(self.path),
+            "kind": self.kind,
+            "different": self.different,
+            "checked": [part.as_json() for part in self.parts],
+            "differences": [asdict(difference) for part in self.parts for difference in part.differences],
+        }
 
 
 @dataclass(frozen=True, slots=True)
