@@ -72,12 +72,12 @@ class Calibration(Result):
             "object_store": object_figures(self.measured, self.own_objects) if self.model.objects else None,
             "throttled": bool(self.model.limits),
             "after_a_pause": [
-                dict(zip(("size_bytes", "at_once", "per_s", "throttled", "step_s"), each, strict=True))
-                for each in self.burst
+                {"size_bytes": size, "at_once": at_once, "per_s": per_s, "throttled": throttled, "step_s": step_s}
+                for size, at_once, per_s, throttled, step_s in self.burst
             ],
             "times": [each.as_json() for each in self.measured],
             "left_out": [
-                dict(zip(("probe", "size_bytes", "in_flight"), probe, strict=True)) for probe in self.left_out
+                {"probe": probe, "size_bytes": size, "in_flight": in_flight} for probe, size, in_flight in self.left_out
             ],
             "unseen": list(self.unseen),
         }

@@ -198,6 +198,30 @@ class Run:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class ResourceUse:
+    """How busy a limit is, or the slots of servers, per cent of the time: the mean instance, and the busiest one.
+    waited_s: how long all requests waited for it; None if not known."""
+
+    name: str
+    each: str
+    instances: int
+    busy_mean_pct: float
+    busy_max_pct: float
+    waited_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTotals:
+    """Operations of one kind; `requests` and their bytes are those that reached a server."""
+
+    operations: int
+    bytes: int
+    mean_us: float
+    requests: int
+    request_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prediction:
     """Prediction for a job with a number of ranks on a storage.
@@ -302,9 +326,9 @@ class Prediction:
             "accelerator_utilisation_pct": self.utilisation_pct,
             "time_s": asdict(self.spent_s()),
             "bottleneck": self.bottleneck(),
-            "resources": self.resources(),
+            "resources": [asdict(each) for each in self.resources()],
             "requests": {
-                "by_operation": self.requests(),
+                "by_operation": {name: asdict(each) for name, each in self.requests().items()},
                 "cache_hits": self.use.hits,
                 "cache_hit_bytes": self.use.hit_bytes,
             },
@@ -325,9 +349,8 @@ class Prediction:
         rows, first = (self._spent.spent_ns[:-1] / 1e6 / self.ranks).tolist(), self._spent.first_step
         return [StepTime(*row, step=first + at) for at, row in enumerate(rows) if any(row)]
 
-    def resources(self) -> list[dict[str, Any]]:
-        """How busy each limit is in the first run, and each kind of servers with slots: per cent of the time, of the
-        mean instance and of the busiest one. `waited_s`: how long all requests waited for it; None if not known."""
+    def resources(self) -> list[ResourceUse]:
+        """Use of each limit in the first run, and of each kind of servers with slots."""
         use, elapsed, model = self.use, max(self.runs[0].elapsed_ns, 1), self.model
         waited_s = ((use.turn_ns + use.pipe_ns) / 1e9).tolist()
         found: list[tuple[str, str, np.ndarray, float | None]] = [
@@ -340,15 +363,8 @@ class Prediction:
         ):
             if servers.slots:
                 found.append((name, each, busy_ns / (elapsed * servers.slots), None))
-        names = ("name", "each", "instances", "busy_mean_pct", "busy_max_pct", "waited_s")
         return [
-            dict(
-                zip(
-                    names,
-                    (name, each, len(busy), 100.0 * float(busy.mean()), 100.0 * float(busy.max()), waited),
-                    strict=True,
-                )
-            )
+            ResourceUse(name, each, len(busy), 100.0 * float(busy.mean()), 100.0 * float(busy.max()), waited)
             for name, each, busy, waited in found
         ]
 
@@ -356,7 +372,7 @@ class Prediction:
         """The bottleneck of the job, in words."""
         if self.storage_pct < FREE_PCT:
             return "not storage: with infinitely fast storage the run would take as long"
-        busy_pct, name = max(((each["busy_max_pct"], each["name"]) for each in self.resources()), default=(0.0, ""))
+        busy_pct, name = max(((each.busy_max_pct, each.name) for each in self.resources()), default=(0.0, ""))
         if busy_pct >= 100 * BUSY:
             return f"{name}: busy {busy_pct:.0f} % of the time"
         total = float(self.use.operation_ns.sum())
@@ -364,17 +380,13 @@ class Prediction:
             return "latency of metadata operations: no queue is busy, each operation takes its own time"
         return "latency of reads and writes: no queue is busy, each request takes its own time"
 
-    def requests(self) -> dict[str, dict[str, float]]:
-        """Operations of the first run, by the name of their kind; `requests` and their bytes are those that reached a
-        server."""
+    def requests(self) -> dict[str, RequestTotals]:
+        """Operations of the first run, by the name of their kind."""
         use = self.use
         mean_us = use.operation_ns / NS_PER_US / np.maximum(use.operations, 1)
-        columns = {
-            "operations": use.operations, "bytes": use.operation_bytes, "mean_us": mean_us, "requests": use.requests,
-            "request_bytes": use.request_bytes,
-        }  # fmt: skip
+        columns = (use.operations, use.operation_bytes, mean_us, use.requests, use.request_bytes)
         kinds = [(kind, name) for kind, name in enumerate(KIND_NAMES) if use.operations[kind]]
-        return {name: {key: each[kind].item() for key, each in columns.items()} for kind, name in kinds}
+        return {name: RequestTotals(*(each[kind].item() for each in columns)) for kind, name in kinds}
 
 
 def predict(
