@@ -89,7 +89,7 @@ def test_the_bottleneck_is_the_busy_queue(tmp_path):
     prediction = simulated(tmp_path, Application(), model).prediction
     assert prediction.elapsed_ns == pytest.approx(3e9, rel=0.35)
     assert prediction.bottleneck().startswith("pipe: busy")
-    assert [each["name"] for each in prediction.resources()] == ["pipe", "slots of each server"]
+    assert [each.name for each in prediction.resources()] == ["pipe", "slots of each server"]
 
 
 def test_ranks_share_a_pipe_and_not_their_files(tmp_path):
