@@ -217,6 +217,11 @@ def test_an_operation_follows_the_fetch_that_let_its_worker_have_the_batch(merge
     assert found == {13: (13, False), 14: (13, False), 15: (13, False), 16: (13, False), 17: (13, True)}
 
 
+def test_new_workers_of_each_pass_are_no_more_readers(merged, tmp_path):
+    found = dxt_replay.transform(merged("stateful").capture, tmp_path / "more.capture", readers=4)
+    assert any(each.startswith("readers: 2 -> 4, batches read ahead: 4 -> 8") for each in found.assumptions)
+
+
 def test_ranks_of_torchrun(merged):
     result = merged("ranks")
     assert result.info.ranks == (0, 1)
