@@ -108,6 +108,13 @@ def test_bounded_union_closes_short_gaps_and_says_how_much(parts: list[list[tupl
     assert found.length_ns - len(everything) <= union.closed_ns * (limit < 1000)
 
 
+@pytest.mark.parametrize(("limit", "kept", "closed_ns"), [(6, [0, 11, 26, 37, 54, 65], 0), (4, [0, 26, 54], 3)])
+def test_a_bounded_union_keeps_its_longest_gaps(limit: int, kept: list[int], closed_ns: int) -> None:
+    union, starts = BoundedUnion(limit=limit), np.array([0, 11, 26, 37, 54, 65])  # gaps of 1, 5, 1, 7 and 1
+    union.add(starts, starts + 10)
+    assert (union.intervals().starts.tolist(), union.closed_ns) == (kept, closed_ns)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 9)), max_size=30), st.booleans())
 def test_unions_of_groups_are_those_of_each_group(events: list[tuple[int, int, int]], far: bool) -> None:
     """`far`: times so far apart that those of two groups do not fit into 64 bits one after the other."""
