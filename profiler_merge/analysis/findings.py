@@ -590,11 +590,12 @@ def _input_bound(found: Analysis, files: Files) -> Iterator[Hit]:
     if loop is None or loop.input_wait_pct <= bound:
         return
     share, unknown, values = loop.io_in_wait_pct, found.summary.not_judged, {"input_wait_pct": loop.input_wait_pct}
-    if share is not None:
+    least, most = (min(100 * each / loop.input_wait_s, 100.0) for each in found.saved_s or (0.0, loop.input_wait_s))
+    if share is not None and not share < mostly <= least:  # the loop waits for opens, too, which are no reads
         storage = f"storage is busy in {percent(share)} of the wait."
         values["io_in_wait_pct"] = share
     else:
-        share, most = (min(100 * each / loop.input_wait_s, 100.0) for each in found.saved_s or (0.0, loop.input_wait_s))
+        share = least
         storage = f"infinitely fast storage would save at least {percent(share)} of the wait."
         if share < mostly <= most:
             unknown = unknown or "much of the I/O is rebuilt from counters, and its times are estimates"

@@ -300,6 +300,9 @@ def test_no_more_is_at_stake_than_storage_costs(tmp_path: Path) -> None:
         assert "Infinitely fast storage would save at most 300 ms of the training loop." in finding.evidence
     nothing = findings(capture, saved_s=(0.0, 0.0))
     assert [(finding.code, finding.at_stake_s) for finding in nothing] == [("input-bound", 0.0)]
+    opens = build_capture(tmp_path / "opens", **waiting(20, 1))  # reads take 1 ms of 20; the model knows of the opens
+    titles = [findings(opens, saved_s=(least, 0.2))[0].title.rpartition(", ")[2] for least in (0.05, 0.15)]
+    assert titles == ["mostly without recorded I/O", "mostly for storage"]
 
 
 # ---- workers of a DataLoader
