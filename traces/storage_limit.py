@@ -45,8 +45,8 @@ class Doubt:
             return [f"How long this training takes on other storage is not known: {self.reason}."]
         return [f"How long this training takes on other storage is known within bounds only: {self.reason}."]
 
-    def unless_known(self, reason: str) -> Doubt:
-        """UNKNOWN for a reason that is not empty."""
+    def doubted_for(self, reason: str) -> Doubt:
+        """This doubt; for a reason that is not empty, that the training is UNKNOWN."""
         return Doubt(state=UNKNOWN, reason=reason) if reason else self
 
     def between(self, low_ns: float, high_ns: float, recorded_ns: float) -> tuple[int, int]:

@@ -293,12 +293,13 @@ def _doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
     )
 
 
-def unshown(reading_ns: float, loop_ns: float, at_most: str = "") -> str:
-    """The doubt of a loop that does not show when it waits, on storage where its reads last so long; empty for none."""
+def unshown(reading_ns: float, loop_ns: float, last: str = "last") -> str:
+    """The doubt of a loop that does not show when it waits, on storage where its reads last so long; empty for none.
+    last: the words before the share, where `reading_ns` is predicted, or a sum over threads."""
     if reading_ns <= DOUBTED_SHARE * max(loop_ns, 1):
         return ""
     return (
-        f"reads last {at_most}{min(100 * reading_ns / loop_ns, 100):.0f} % of the training loop, and the profile does "
+        f"reads {last} {min(100 * reading_ns / loop_ns, 100):.0f} % of the training loop, and the profile does "
         "not show when the loop waits for them; record with recording() and r.step(), which mark it"
     )
 

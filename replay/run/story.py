@@ -593,13 +593,12 @@ def _finished(parts: Sequence[tuple[Tally, pa.Table]], process: _Process, output
             stood_still_ns=int(tally.stalls.covered_within(limits[:1], limits[1:]).sum()),
         )
         evidence = [model["evidence"] for model in tally.models.values()]
-        doubt = doubt_of_capture(
-            capture, context.steps if len(parts) == 1 else None, (each["doubt"] or "" for each in evidence)
-        )
+        steps = context.steps if len(parts) == 1 else None
+        doubt = doubt_of_capture(capture, steps, (each["doubt"] or "" for each in evidence))
         reads = [each["loop_reads"] for each in evidence if each["dependencies"] != "known" and not each["input_waits"]]
         if reads and training is not None and READ in tally.latency_by_op:
             reading_ns = max(reads) * tally.latency_by_op[READ].mean
-            doubt = doubt.unless_known(unshown(reading_ns, 1e9 * training.replayed_s, "up to "))
+            doubt = doubt.doubted_for(unshown(reading_ns, 1e9 * training.replayed_s, "would last up to"))
         result = replace(result, training=training, doubt=doubt)
     writer.write_spans(working, spans)
     # The files of the source without the columns that come from Darshan's counters.

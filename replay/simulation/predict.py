@@ -242,9 +242,8 @@ class Prediction:
     def doubt(self) -> Doubt:
         """How far this may be believed, on this storage."""
         reads, use = max((each.notes.unshown for each in self.job.recorded), default=0), self.use
-        return self.job.doubt.unless_known(
-            unshown(reads * float(use.operation_ns[0]) / max(int(use.operations[0]), 1), self.training_ns, "up to ")
-        )
+        reading_ns = reads * float(use.operation_ns[0]) / max(int(use.operations[0]), 1)
+        return self.job.doubt.doubted_for(unshown(reading_ns, self.training_ns, "would last up to"))
 
     @property
     def elapsed_ns(self) -> int:

@@ -114,7 +114,7 @@ def test_a_loop_that_shows_no_waits_is_doubted_where_its_reads_would_last(tmp_pa
         (run, False),
         (f"{run} --speed 100000", True),
     ):
-        unknown = "How long this training takes on other storage is not known: reads last up to "
+        unknown = "How long this training takes on other storage is not known: reads would last up to "
         assert say(line).startswith(unknown) == doubted
 
 
