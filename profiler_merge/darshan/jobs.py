@@ -446,8 +446,7 @@ def _several_jobs(jobs: Sequence[Sequence[ProcessFacts]], given: Sequence[Path])
 
 # Which rank each process of a job is of.
 
-_MANY = 20
-"""Programs that a job starts, from which on the milliseconds that a tracer takes in each add up."""
+_MANY = 20  # Programs that a job starts, from which on the milliseconds that a tracer takes in each add up
 
 
 def _names_of(processes: Sequence[ProcessFacts]) -> str:
