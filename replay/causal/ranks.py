@@ -66,8 +66,8 @@ class RankNotes:
 
     collectives_ns: int64, durations of its collectives in order. step_number: int32, its profiled steps.
     recorder_ns: how long it waited for the recording. outside_share: the share of the loop's bytes that steps outside
-    of the profile consume. input_waits, doubt: as of its loop and model. unshown: its reads for which the loop may wait
-    where the capture does not show it.
+    of the profile consume. input_waits, doubt: as of its loop and model. unshown: for how many reads
+    the loop may wait where the capture does not show it.
     """
 
     collectives_ns: np.ndarray

@@ -189,15 +189,11 @@ def _with_pipeline(state: RankState, fed: np.ndarray) -> RankState:
     else:  # the begin of fetch n comes after the end of the one before it
         gated = feeding & (follows != NO_MOMENT)
         ahead = max(int((fed - (follows - 1) // 2)[gated].max(initial=1)), 1)
-    batches = distinct_rows(fed[feeding], work["lane"][feeding]).values[:, 0]
-    lanes, place = np.unique(work["lane"][feeding], return_inverse=True)
-    by_file, count = len(np.unique(batches)) < len(batches), len(lanes)  # some batch is read in several lanes
-    if not by_file and count:  # a loader may start new workers for each pass: those that read at the same time
-        begin, end = np.full(count, len(loop.fetches)), np.zeros(count, dtype=np.int64)
-        np.minimum.at(begin, place, fed[feeding])
-        np.maximum.at(end, place, fed[feeding])
-        begun = np.searchsorted(np.sort(begin), begin, side="right")
-        count = int((begun - np.searchsorted(np.sort(end), begin)).max())
+    lane, batch = distinct_rows(work["lane"][feeding], fed[feeding]).values.T  # ascending
+    by_file, count = len(np.unique(batch)) < len(batch), len(np.unique(lane))  # some batch is read in several lanes
+    again = np.diff(batch)[np.diff(lane) == 0]
+    if not by_file and len(again):  # readers take turns; new ones may start for each pass, and others for validations
+        count = int(np.median(again))
     return dataclasses.replace(
         state,
         readers=count,

@@ -217,9 +217,10 @@ def test_an_operation_follows_the_fetch_that_let_its_worker_have_the_batch(merge
     assert found == {13: (13, False), 14: (13, False), 15: (13, False), 16: (13, False), 17: (13, True)}
 
 
-def test_new_workers_of_each_pass_are_no_more_readers(merged, tmp_path):
-    found = dxt_replay.transform(merged("stateful").capture, tmp_path / "more.capture", readers=4)
-    assert any(each.startswith("readers: 2 -> 4, batches read ahead: 4 -> 8") for each in found.assumptions)
+def test_new_workers_of_each_pass_and_those_of_a_validation_are_no_more_readers(merged, tmp_path):
+    for name in ("stateful", "persistent"):  # num_workers=2
+        found = dxt_replay.transform(merged(name).capture, tmp_path / name, readers=4)
+        assert any(each.startswith("readers: 2 -> 4, ") for each in found.assumptions)
 
 
 def test_ranks_of_torchrun(merged):

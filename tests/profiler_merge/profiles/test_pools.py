@@ -109,8 +109,7 @@ def test_threads_of_which_each_step_asks_share_a_batch_and_wait_for_the_loop_alo
     waiting = asked(pool, made, begin, begin + 2 * MS)
     assert (waiting.after == waiting.batch).all()
     assert (np.bincount(spread(waiting, made)[0]) == [0, *[2 * BATCHES] * 4]).all()
-    late = begin + 10 * MS  # requests that begin before the loop waits for them are made ahead of it
-    assert asked(pool, made, late, late + 2 * MS) is pool
+    assert asked(pool, made, begin + 10 * MS, begin + 12 * MS) is pool  # such requests are made ahead of the loop
 
 
 def process(pid: int, *marks: tuple[int, ...]) -> ProcessMarks:
