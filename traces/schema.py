@@ -69,6 +69,9 @@ GPU_COMPUTE, TPU_COMPUTE, GPU_STEP = "gpu compute", "tpu compute", "gpu step"
 ran there all the time. `gpu step`: from the begin to the end of what a step had it do, by timing events: gaps between
 kernels are included."""
 
+OWN_IO = "own I/O"
+"""`spans.name` of an `input_wait` in which the training thread itself reads or writes, outside of its batch fetches."""
+
 BACKGROUND_SAVE, BACKGROUND_WAIT = "checkpoint_async", "checkpoint_wait"
 """`spans.name` of a `checkpoint` in which the training thread starts a save that goes on in the background, and of one
 in which it waits for the end of that save."""

@@ -38,6 +38,7 @@ from dxt_replay.traces.schema import (
     BETWEEN_STEPS,
     GPU_STEP,
     OPS,
+    OWN_IO,
     READ,
     RECONSTRUCTED,
     WRITE,
@@ -437,7 +438,7 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     parts = [
         steps,
         made_spans(INPUT_WAIT, loop.begin, loop.end, name, loop.thread),
-        of_intervals(INPUT_WAIT, marks.own_io, "own I/O", loop.thread),
+        of_intervals(INPUT_WAIT, marks.own_io, OWN_IO, loop.thread),
         of_intervals(INPUT_WAIT, _pass_ends(marks.own, loop), "end of pass", loop.thread),
         of_intervals(OTHER, loop.evaluations, "evaluation", loop.thread),
     ]

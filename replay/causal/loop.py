@@ -21,7 +21,7 @@ from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.plan.operations import OperationBatch
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, SPAN_KINDS, codes
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, OWN_IO, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at
 
 ENTRY, FETCH, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
@@ -71,6 +71,7 @@ class TrainingLoop:
     kind: int8 (e,). begin_ns, end_ns: (e,), recorded times. loader: int8 (e,), what makes the batch of a fetch.
     step_number, step_begin_ns, step_end_ns: (steps,), ascending. exit_ns: the end of the last step or event.
     input_waits: whether the batch fetches come from input waits; else each step fetches its batch when it begins.
+    own_alone: whether all input waits are for I/O of the training thread itself, so that waits for others are not seen.
     made_begin_ns, made_end_ns: (fetches,), when the last thread of the input pipeline made the batch of each fetch;
     empty if no thread has one span a fetch.
     background_begin_ns, background_end_ns: (saves,), checkpoints that another thread writes: from the call that starts
@@ -86,10 +87,16 @@ class TrainingLoop:
     step_end_ns: np.ndarray
     exit_ns: int
     input_waits: bool
+    own_alone: bool = False
     made_begin_ns: np.ndarray
     made_end_ns: np.ndarray
     background_begin_ns: np.ndarray = field(default_factory=NO_TIMES.copy)
     background_end_ns: np.ndarray = field(default_factory=NO_TIMES.copy)
+
+    @property
+    def shows_waits(self) -> bool:
+        """Whether the recording shows when the training thread waits for what other threads read."""
+        return self.input_waits and not self.own_alone
 
     @property
     def entry_ns(self) -> int:
@@ -289,6 +296,7 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         step_end_ns=end_ns[steps],
         exit_ns=max(int(end_ns[steps].max()), int(event_end.max(initial=0))),
         input_waits=input_waits,
+        own_alone=input_waits and pc.all(pc.equal(spans.filter(pa.array(kind == INPUT_WAIT))["name"], OWN_IO)).as_py(),
         made_begin_ns=made_begin,
         made_end_ns=made_end,
         background_begin_ns=background_begin,

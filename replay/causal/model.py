@@ -101,6 +101,12 @@ class LoopModel:
     def lead(self) -> int:
         return int(self.depth.quantile(1.0)) if self.depth.count else 0
 
+    @property
+    def unshown(self) -> int:
+        """For how many reads the loop may wait where the recording does not show it."""
+        hidden = self.known is None and not self.loop.shows_waits
+        return round(self.reads * (1 - self.inside_share)) if hidden else 0
+
     def placed(self, batch: OperationBatch) -> OperationBatch:
         """The operations at times of one clock: those of a DataLoader's workers are corrected."""
         return batch if self.dealing is None else self.dealing.placed(batch)
@@ -279,9 +285,12 @@ def _doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
         ends.append(batch.end_ns[chosen])
     busy = Intervals.union_of(np.concatenate(starts), np.concatenate(ends))
     loop_ns = max(loop.exit_ns - loop.entry_ns, 1)
-    if not loop.input_waits:
-        return unshown(int(busy.covered_within(np.array([loop.entry_ns]), np.array([loop.exit_ns]))[0]), loop_ns)
     begin, end = loop.begin_ns[loop.fetches], loop.fetch_ends_ns
+    if not loop.shows_waits:
+        beside = busy.minus(Intervals.union_of(begin, end))
+        hidden = int(beside.covered_within(np.array([loop.entry_ns]), np.array([loop.exit_ns]))[0])
+        if not loop.input_waits or hidden > DOUBTED_SHARE * loop_ns:
+            return unshown(hidden, loop_ns)
     waited_ns = int(busy.covered_within(begin, end).sum())
     given_ns = int((np.clip(last_end_ns[loop.fetches], begin, end) - begin).sum())
     alone = model.synchronous and model.dealing is None

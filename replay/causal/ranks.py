@@ -89,7 +89,7 @@ class RankNotes:
             recorder_ns=waits.length_ns,
             outside_share=feed.outside_bytes / feed.loop_bytes if feed.loop_bytes else 0.0,
             doubt=model.doubt,
-            unshown=0 if loop.input_waits or model.known is not None else model.reads,
+            unshown=model.unshown,
         )
 
 

@@ -595,9 +595,9 @@ def _finished(parts: Sequence[tuple[Tally, pa.Table]], process: _Process, output
         evidence = [model["evidence"] for model in tally.models.values()]
         steps = context.steps if len(parts) == 1 else None
         doubt = doubt_of_capture(capture, steps, (each["doubt"] or "" for each in evidence))
-        reads = [each["loop_reads"] for each in evidence if each["dependencies"] != "known" and not each["input_waits"]]
-        if reads and training is not None and READ in tally.latency_by_op:
-            reading_ns = max(reads) * tally.latency_by_op[READ].mean
+        if context.steps is not None and training is not None and READ in tally.latency_by_op:
+            reads = max((model.unshown for model in context.steps.models.values()), default=0)  # its ranks are alike
+            reading_ns = reads * tally.latency_by_op[READ].mean
             doubt = doubt.doubted_for(unshown(reading_ns, 1e9 * training.replayed_s, "would last up to"))
         result = replace(result, training=training, doubt=doubt)
     writer.write_spans(working, spans)

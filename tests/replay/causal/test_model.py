@@ -18,7 +18,7 @@ from dxt_replay.replay.engine.items import ADD, COUNTER_ROW
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.schema import OWN_IO, CaptureInfo, Job
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read
@@ -279,6 +279,24 @@ def test_without_input_waits_a_thread_that_trains_and_reads_does_one_after_the_o
     assert steps.warnings == ()
     truth = run(application, there).elapsed_ns - capture.time_span_ns[0]
     assert predicted_ns(capture, steps, there) == pytest.approx(truth, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("application", "doubted"), [(Application(depth=2, reads_per_batch=6), True), (Application(), False)]
+)
+def test_waits_for_other_threads_are_not_known_where_only_own_reads_are_shown(
+    application: Application, doubted: bool, tmp_path: Path
+) -> None:
+    recorded = run(application, SLOW)
+    spans = [
+        dataclasses.replace(span, name=OWN_IO, end_ns=span.start_ns + 1 if doubted else span.end_ns)
+        if span.kind == "input_wait"
+        else span
+        for span in recorded.spans
+    ]
+    capture = build_capture(tmp_path, files=FILES, ops=recorded.ops, spans=spans)
+    model = steps_of(capture).models[0]
+    assert (bool(model.unshown), model.doubt.startswith("reads last")) == (doubted, doubted)
 
 
 def test_a_checkpoint_of_another_thread_does_not_block(tmp_path: Path) -> None:
