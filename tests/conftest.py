@@ -1,5 +1,5 @@
 """Hypothesis: the same examples in every run, so that a failure comes from the change and from nothing else. Groups of
-tests, which are marks: `-m mpi`, and `-m 'not slow'` for what CI runs; `make test-fast` runs what is in none of them.
+tests, which are marks: `-m mpi`. `make test-fast` runs what is in none of them; CI runs that, then the groups.
 
     pytest --hypothesis-profile=search        # other examples in every run: what `make test-slow` does
     pytest --hypothesis-profile=quick         # the first fifth of the examples: what `make test-fast` does
