@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -150,9 +151,10 @@ def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int
     """Files of a `FILES_SCHEMA` table that were opened and never read through a call, and hold something.
 
     job_ns: begin and end of the job, CLOCK_REALTIME. A file that was written meanwhile is not its input. never: ids of
-    files that were not mapped, as their counters tell. Lock files and markers of a page hold nothing that matters.
+    files that were not mapped, as their counters tell. Lock files and markers of a page hold nothing that matters. One
+    whose reads are booked to another file (`_read_again`) was not mapped.
     """
-    found, pages = [], {}
+    found, sizes = [], {}
     sure = probably_mapped(files)
     for file in np.flatnonzero(opened_only(files)).tolist():
         path = files["path"][file].as_py()
@@ -167,12 +169,29 @@ def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int
             and not path.startswith(MEMORY)
         ):
             found.append(path)
-            if there.st_size <= 4096:
-                pages[path] = there.st_size
+            sizes[path] = there.st_size
     moved = sum(
         pc.sum(files[f"{api}_bytes_{way}"]).as_py() or 0 for api in ("posix", "stdio") for way in ("read", "written")
     )
+    surplus = _read_again(files) if sizes else Counter[int]()
+    for path, size in list(sizes.items()):
+        if surplus[size]:
+            surplus[size] -= 1
+            del sizes[path]
+            found.remove(path)
+    pages = {path: size for path, size in sizes.items() if size <= 4096}
     return [path for path in found if path not in pages or sum(pages.values()) > (1 - LEAST_COVERAGE) * moved]
+
+
+def _read_again(files: pa.Table) -> Counter[int]:
+    """How many files were read by so many bytes more than their opens explain, each of which read the whole file.
+
+    Darshan books the reads of a file to another one where a thread opens it while another thread closes that one, whose
+    descriptor it gets: one file is then opened and never read, the other has the bytes of both."""
+    opens, moved = (files[f"posix_{name}"].fill_null(0).to_numpy() for name in ("opens", "bytes_read"))
+    again = np.flatnonzero((opens > 0) & (moved > 0))
+    stats = ((file, _status(files["path"][file].as_py())) for file in again.tolist())
+    return Counter(int(moved[file]) - int(opens[file]) * there.st_size for file, there in stats if there is not None)
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -222,6 +222,9 @@ def training_loop(process: ProcessMarks) -> Loop:
     mine = rows["thread"] == thread
     if not np.isin(rows["kind"][mine], (made.TAKE, made.FETCH)).any():
         mine |= np.isin(rows["kind"], (made.FETCH, made.FETCH_END))  # inside a `tf.function` other threads fetch
+        # An asyncio program steps its optimizer in any thread of a pool (`to_thread`).
+        optimizers = rows["group"][mine & (rows["kind"] == made.OPTIMIZER)]
+        mine |= (rows["kind"] == made.OPTIMIZER) & np.isin(rows["group"], optimizers)
     rows = rows[mine]
     rows, last = _with_gets(rows)
     passes = _passes(rows)

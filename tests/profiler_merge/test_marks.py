@@ -388,6 +388,13 @@ def test_the_loop_reads_a_stream_of_a_file_that_it_is_seen_to_read(process_of, e
     assert by_loop(marks, training_loop(marks.own), operations).tolist() == [True, mine, other_lane == 0]
 
 
+@pytest.mark.parametrize(("group", "steps"), [(0, 5), (1, 3)], ids=["asyncio", "another thread trains too"])
+def test_the_steps_of_one_optimizer_are_one_loop_whatever_thread_makes_them(process_of, group, steps):
+    process = process_of(*[(made.OPTIMIZER, number, group * (number % 3 == 1)) for number in range(6)]).own
+    process.rows["thread"][1::3] = 8
+    assert len(training_loop(process).steps) == steps
+
+
 def test_a_loop_takes_its_batches_from_the_queue_for_which_it_waits(process_of):
     gets = [(made.GET, 0, 3), (made.GET_END, 0, 3), (made.GET, 1, 2), (made.GET_END, 1, 2), (made.OPTIMIZER, 0, 0)]
     process = process_of(*gets * 4, *gets[2:4]).own  # queue 2 has the books, and is asked once more

@@ -100,6 +100,20 @@ def test_a_file_with_data_that_is_opened_and_never_read_was_mapped(tmp_path: Pat
     assert mapped_files(table, after) == ["/not/here/either"], "what the job wrote is not its input"
 
 
+@pytest.mark.parametrize(("moved", "mapped"), [(2000, 0), (1000, 1), (1999, 1), (3000, 1)])
+def test_a_file_whose_reads_are_booked_to_another_was_read(moved: int, mapped: int, tmp_path: Path) -> None:
+    """So Darshan 3.5.0 did where two threads opened and closed at one time."""
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        path.write_bytes(bytes(1000))
+    once = {"posix_opens": 1}
+    files = [
+        File(str(paths[0]), counters=once),
+        File(str(paths[1]), counters={**once, "posix_bytes_read": moved, "posix_reads": 4}),
+    ]
+    assert len(mapped_files(files_table(files, []), (0, 1))) == mapped
+
+
 def test_what_a_recording_saw_is_known_and_the_rest_is_not() -> None:
     assert all_unseen((SHARD, STORE), ["/data/shard", "/data/index"]) == (SHARD, STORE, UNKNOWN)
 
