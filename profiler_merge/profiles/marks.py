@@ -651,10 +651,10 @@ def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndar
     own, files = mine & np.isin(operations.lane, lanes), operations.file_id[rebuilt]
     if not len(files) or (own != mine).any():
         return own
-    # Nothing is traced of other threads. Where this one reads the same files itself (np.load), it made their rebuilt
-    # reads too; the times of a file's only one are counted.
+    # Nothing is traced of other threads. Where this one reads or writes the same files itself (np.load, np.save), it
+    # made their rebuilt operations too; the times of a file's only one are counted.
     once = rebuilt & np.isin(operations.file_id, np.flatnonzero(np.bincount(files) == 1))
-    seen = operations.file_id[own & (operations.op == READ)]
+    seen = operations.file_id[own & np.isin(operations.op, (READ, WRITE))]
     return own if (once & within).any() or not np.isin(files, seen).all() else every
 
 

@@ -72,6 +72,8 @@ def rebuild(
             at = places_of(closed, files["process"], files["record_id"])
             unknown_ns[at >= 0] = closed["close_end"][at[at >= 0]]
         made, found = _of_module(traced, by_file(traced, record, files, module), files, unknown_ns, names)
+        if module == "STDIO":
+            _write_buffers(made, files)
         made["api"], made["origin"] = APIS.index(module), RECONSTRUCTED
         made["rank"], made["file"] = files["process"][made["file"]], number(files["record_id"])[made["file"]]
         parts.append(made)
@@ -84,6 +86,19 @@ def rebuild(
         latest_on_lanes, operations=operations, start_ns=traced["start_ns"], end_ns=traced["end_ns"]
     )
     return _with_lanes(rows, wanted, traced, processes, latest), left_out, met
+
+
+def _write_buffers(made: np.ndarray, files: np.ndarray) -> None:
+    """Let the last write of a stream that was made of a descriptor (`fdopen`, as by np.save) last until the stream was
+    closed, which wrote its buffer: it has no close of its own, since the descriptor stays open."""
+    last = np.flatnonzero(made["op"] == WRITE)
+    last = last[np.argsort(made["end_ns"][last], kind="stable")]
+    place = np.full(len(files), -1)
+    place[made["file"][last]] = last
+    bare = files["own"] & (files["opens"] == 0) & (files["close_end"] != NOT_SEEN) & (place >= 0)
+    mine, of = place[bare], files[bare]
+    until = np.minimum(of["close_end"], made["end_ns"][mine] + of["meta_ns"])
+    made["end_ns"][mine] = np.maximum(made["end_ns"][mine], until)
 
 
 def by_file(traced: np.ndarray, record: np.ndarray, files: np.ndarray, module: str) -> tuple[np.ndarray, np.ndarray]:

@@ -34,7 +34,7 @@ from dxt_replay.replay.commands.predicting import simulate
 from dxt_replay.replay.show.summary import headline
 from dxt_replay.replay.simulation.model import RequestTime, StorageModel
 from dxt_replay.traces.errors import ProfileError
-from dxt_replay.traces.schema import READ, RECONSTRUCTED, SPAN_KINDS, TRACED
+from dxt_replay.traces.schema import READ, RECONSTRUCTED, SPAN_KINDS, TRACED, WRITE
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import Span, spans_table
 from tests.places import SMALL
@@ -374,16 +374,18 @@ def test_the_loop_waits_for_a_read_that_took_no_time(process_of):
 
 
 @pytest.mark.parametrize(
-    ("end_ns", "file_id", "other_lane", "mine"),
-    [(1_900_000, 0, 0, True), (2_500_000, 0, 0, False), (1_900_000, 1, 0, False), (1_900_000, 0, 2, False)],
-    ids=["np.load", "a mark in its middle", "a file that the loop is not seen to read", "another thread is traced"],
-)
-def test_the_loop_reads_a_stream_of_a_file_that_it_is_seen_to_read(process_of, end_ns, file_id, other_lane, mine):
+    ("op", "end_ns", "file_id", "other_lane", "mine"),
+    [(READ, 1_900_000, 0, 0, True), (WRITE, 1_900_000, 0, 0, True), (READ, 2_500_000, 0, 0, False),
+     (READ, 1_900_000, 1, 0, False), (READ, 1_900_000, 0, 2, False)],
+    ids=["np.load", "np.save", "a mark in its middle", "a file that the loop is not seen to read",
+         "another thread is traced"],
+)  # fmt: skip
+def test_the_loop_reads_a_stream_of_a_file_that_it_is_seen_to_read(process_of, op, end_ns, file_id, other_lane, mine):
     marks = process_of((made.OPTIMIZER, 0, 0), (made.OPTIMIZER, 1, 0), (made.OPTIMIZER, 2, 0))
     operations = RankOperations(
         pid=np.full(3, marks.own.pid), lane=np.array([0, 1, other_lane]), file_id=np.array([0, file_id, 7]),
         start_ns=np.array([1_300_000, 1_310_000, 2_700_000]), end_ns=np.array([1_309_000, end_ns, 2_800_000]),
-        op=np.full(3, READ), origin=np.array([TRACED, RECONSTRUCTED, TRACED]), threads={0: 7},
+        op=np.full(3, op), origin=np.array([TRACED, RECONSTRUCTED, TRACED]), threads={0: 7},
     )  # fmt: skip
     assert by_loop(marks, training_loop(marks.own), operations).tolist() == [True, mine, other_lane == 0]
 

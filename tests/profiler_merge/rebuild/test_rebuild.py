@@ -129,6 +129,23 @@ def test_a_renamed_file_is_written_on_the_lane_that_reads_it(tmp_path):
     assert named[FINAL.decode()]["size"] == 8
 
 
+def test_the_close_of_a_stream_on_a_descriptor_writes_its_buffer(tmp_path):
+    """np.save: fdopen of a duplicate, fwrite into the buffer, fclose; counters of Darshan 3.5.0 on slow storage."""
+    stamps = {
+        "OPEN_START": 2.0,
+        "OPEN_END": 2.1,
+        "WRITE_START": 2.1,
+        "WRITE_END": 2.2,
+        "CLOSE_START": 2.2,
+        "CLOSE_END": 3.0,
+    }
+    values = {"WRITES": 1, "BYTES_WRITTEN": 160, "MAX_BYTE_WRITTEN": 159, "F_WRITE_TIME": 0.1, "F_META_TIME": 0.9}
+    for fdopens, ends in ((1, [3_000_000_000]), (0, [2_200_000_000])):
+        stdio = [counters("STDIO", DATA, OPENS=1, FDOPENS=fdopens, stamps=stamps, **values)]
+        _, rows = rows_of(tmp_path / str(fdopens), log_of(tmp_path, stdio=stdio))
+        assert [row["end_ns"] for row in rows if row["op"] == "write"] == ends
+
+
 def test_ranks_that_nothing_was_traced_of_have_rows_too(tmp_path):
     posix = [
         counters("POSIX", DATA, rank=-1, OPENS=3, READS=1, BYTES_READ=8),
