@@ -134,7 +134,8 @@ def find_strace(environment: Mapping[str, str]) -> Tracer:
     done = subprocess.run([program, "-V"], capture_output=True, text=True, check=False)
     found = re.search(r"version (\d+\.\d+)", done.stdout)
     # Without the filter (strace 5.3) all other system calls would take as much longer, too.
-    options = ["-f", "-ttt", "-T", "-yy", "-s", "0", "-q", "-D", "-e", "signal=none", "--seccomp-bpf"]
+    # Signals are shown, since -e signal=none hides that one ended a process, for which `await_flush` waits.
+    options = ["-f", "-ttt", "-T", "-yy", "-s", "0", "-q", "-D", "--seccomp-bpf"]
     options += ["-e", "trace=" + ",".join(f"?{name}" for name in _CALLS.split(","))]
     tried = subprocess.run(
         [program, *options, "-o", "/dev/null", "--", "true"], capture_output=True, text=True, check=False
