@@ -143,7 +143,7 @@ def test_all_steps_what_another_rank_shows_and_reads_without_a_rhythm():
 
 
 # capture -> (ranks, steps)
-RECORDED = {"torch_images": (1, 100), "torch_eval": (1, 184), "torch_hdf5": (2, 126), "torch_mmap/pread": (1, 100)}
+RECORDED = {"torch_hdf5": (2, 126), "torch_mmap/pread": (1, 100)}
 
 
 def cut_profile(path, folder, first=40, stop=45):
@@ -162,7 +162,7 @@ def cut_profile(path, folder, first=40, stop=45):
     return made
 
 
-@pytest.mark.skipif(not (CAPTURES / "torch_images").is_dir(), reason="no recorded captures beside this checkout")
+@pytest.mark.skipif(not (CAPTURES / "torch_hdf5").is_dir(), reason="no recorded captures beside this checkout")
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_jobs_of_which_five_steps_are_known(tmp_path, name):
     ranks, steps = RECORDED[name]

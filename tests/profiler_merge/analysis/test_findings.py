@@ -13,14 +13,11 @@ from dxt_replay.profiler_merge.analysis.analyse import WorkerStarts, worker_star
 from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding
 from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.profiler_merge.files import classify
-from dxt_replay.profiler_merge.given_files import find_profiles
-from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.records import BenchmarkRun, benchmark_run
 from dxt_replay.traces.schema import FORMATS, CaptureInfo, Coverage, Job, RankClock
-from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from tests.places import recorded
 
 KIB, MIB = 1 << 10, 1 << 20
 MS, S = 1_000_000, 1_000_000_000
@@ -346,14 +343,6 @@ def test_workers_of_an_evaluation_are_no_new_start(tmp_path: Path) -> None:
     ops = [read(0, start_ns=at * S, end_ns=at * S + MS, lane=lane) for lane, at in ((0, 0), (1, 1), (2, 5), (3, 8))]
     spans = [*steps(10, S), Span("other", 5 * S, 6 * S, "evaluation")]
     assert worker_starts(training(tmp_path, ops, 3, spans)) == WorkerStarts(at_once=1, starts=2)
-
-
-@pytest.mark.parametrize(("name", "at_once", "starts"), [("images", 2, 4), ("eval", 2, 1), ("shards", 2, 1)])
-def test_workers_of_recorded_jobs(tmp_path: Path, name: str, at_once: int, starts: int) -> None:
-    """images: 4 epochs without persistent_workers; eval: with them, and 6 evaluations; shards: one epoch."""
-    folder = recorded(f"captures/torch_{name}")
-    merge(sorted(folder.glob("logs/*.darshan")), find_profiles(folder / "profile"), tmp_path / "a.capture")
-    assert worker_starts(open_capture(tmp_path / "a.capture")) == WorkerStarts(at_once=at_once, starts=starts)
 
 
 # ---- figures of a benchmark, and the rules of MLPerf Storage

@@ -1,6 +1,5 @@
-"""The totals of a capture, from rows and counters, on Theta, and from any number of pieces and processes.
-
-`tests/same` has every number of recorded jobs."""
+"""The totals of a capture, from rows and counters, on Theta, and from any number of pieces and processes; the training
+loop: times of ranks and steps, and what storage can have cost. `tests/same` has every number of recorded jobs."""
 
 from __future__ import annotations
 
@@ -11,22 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis import tables
+from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, views
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.replay.show.summary import summary_sections
 from dxt_replay.traces.measures.operation_rows import operation_rows
+from dxt_replay.traces.measures.span_times import computed_in_loops
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import RECONSTRUCTED, CaptureInfo, Coverage, Job, Source
+from dxt_replay.traces.schema import READING_WAITS, RECONSTRUCTED, CaptureInfo, Job, Source
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB
 from dxt_replay.traces.workers import ALONE, Workers
-from tests.capture_builder import File, Op, build_capture, read, write
+from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.examples import examples
 from tests.places import CAPTURES, recorded
 from tests.workers_equality import OPERATIONS, SPANS, plain
@@ -102,13 +104,6 @@ def test_counters_are_preferred_where_they_are_those_of_the_rows(
         assert each.operations == each.reads + each.writes
 
 
-def test_what_the_merge_warned_of_is_repeated_with_the_coverage(tmp_path: Path) -> None:
-    said = {"coverage": Coverage(bytes=0.31, operations=0.4), "warnings": ("the trace is partial",), "partial": True}
-    found = of(tmp_path, read(0, length=1), **said)
-    assert (found.coverage.bytes, found.coverage.operations, found.partial) == (0.31, 0.4, True)
-    assert found.warnings == said["warnings"]
-
-
 @pytest.mark.parametrize("origin", ["generated", "transformed", "modelled"])
 def test_what_no_log_holds_but_is_known_one_by_one_counts(tmp_path: Path, origin: str) -> None:
     found = of(tmp_path, read(0, length=100, end_ns=50 * MS, origin=origin), Op("open", 0, origin=origin))
@@ -166,7 +161,7 @@ def everything(capture: Capture, workers: Workers, by: str = "file") -> object:
     return plain([views(capture, EACH, by=by, workers=workers), overview(capture, workers=workers, most_bars=100)])
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(2))
 @example(ops=[Op("read", rank, length=4096, rank=rank) for rank in (0, 1)], by="rank")
 @given(ops=OPERATIONS, by=st.sampled_from(["rank", "file", "format", "step", "size"]))
 def test_the_ranks_alone_come_to_the_whole(ops: list[Op], by: str) -> None:
@@ -183,7 +178,168 @@ def test_any_number_of_processes_comes_to_the_same_bits(tmp_path: Path) -> None:
     merge([folder / "job.darshan"], sorted((folder / "profile").rglob("*.xplane.pb*")), tmp_path / "x.capture")
     capture = open_capture(tmp_path / "x.capture")
     assert len(capture.ranks) > 1
-    found = everything(capture, Workers(1, piece_operations=1))
-    for count in (2, 3):
-        with Workers(count, piece_operations=1) as workers:
-            assert everything(capture, workers) == found
+    with Workers(2, piece_operations=1) as workers:
+        assert everything(capture, workers) == everything(capture, Workers(1, piece_operations=1))
+
+
+# ---- the training loop
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "io"),
+    [
+        *((kind.replace("_", " "), kind, False) for kind in ("compute", "collective", "checkpoint", "input_wait")),
+        ("exposed I/O", "input_wait", True),
+        ("exposed I/O", "", True),
+        ("compute", "compute", True),
+        ("rest", "", False),
+    ],
+)
+def test_slow_steps_and_why(tmp_path: Path, cause: str, kind: str, io: bool) -> None:
+    """Steps of 10 ms but for one of 60, most of which is a span or a read or both, one of 25 and one of 9."""
+    took = (10, 10, 60, 9, 25)
+    spans = [Span("step", 100 * n * MS, (100 * n + ms) * MS, step=n) for n, ms in enumerate(took)]
+    spans += [Span(kind, 200 * MS, 250 * MS)] * bool(kind)
+    ops = [read(0, length=1, start_ns=205 * MS, end_ns=245 * MS)] * io
+    found = overlap(build_capture(tmp_path, files=["/a"], ops=ops, spans=spans)).slowest(10)
+    assert (found["step"].to_pylist(), found["why"].to_pylist()) == ([2, 4], [cause, "rest"])
+
+
+KINDS = ("compute", "input_wait", "collective", "checkpoint")
+SPAN = st.tuples(st.sampled_from([*KINDS, "pipeline", "evaluation"]), st.integers(0, 300), st.integers(1, 80))
+IO = st.tuples(st.integers(0, 300), st.integers(0, 60))
+
+
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(SPAN, max_size=12),
+    st.lists(IO, max_size=20),
+    st.lists(st.tuples(st.integers(1, 60), st.integers(0, 20)), min_size=1, max_size=6),
+    st.integers(1, 7),
+)
+def test_all_times_are_those_of_every_nanosecond(
+    tmp_path: Path, spans: list[Any], io: list[Any], steps: list[Any], group: int
+) -> None:
+    """A mask of nanoseconds for each kind, compared with the sets of intervals."""
+    mask = {name: np.zeros(600, dtype=bool) for name in ("evaluation", *KINDS, "io", "pipeline")}
+    for kind, start, length in [*spans, *(("io", *each) for each in io)]:
+        mask[kind][start : start + length] = True
+    # All waits have a name by which the loop itself reads.
+    mask["pipeline"] |= mask["input_wait"] | mask["io"]
+    trained = ~mask["evaluation"]
+    rest = trained.copy()
+    for kind in ("input_wait", "collective", "checkpoint", "compute"):
+        mask[kind] &= rest
+        rest &= ~mask[kind]
+    bounds, begin = [], 0
+    for length, gap in steps:
+        bounds.append((begin, begin + length))
+        begin += length + gap
+    capture = build_capture(
+        tmp_path,
+        files=["/a"],
+        ops=[read(0, length=1, start_ns=start, end_ns=start + length) for start, length in io],
+        spans=[
+            *(
+                Span("other", start, start + length, kind)
+                if kind == "evaluation"
+                else Span(kind, start, start + length, READING_WAITS[0])
+                for kind, start, length in spans
+            ),
+            *(Span("step", start, end, step=number) for number, (start, end) in enumerate(bounds)),
+        ],
+        row_group_rows=group,
+    )
+    found, (computed, whole) = overlap(capture), computed_in_loops(capture.spans)
+    (rank,) = found.ranks.to_pylist()
+    loop = slice(bounds[0][0], bounds[-1][1])
+    wanted = {
+        "io_ns": mask["io"].sum(), "io_hidden_ns": (mask["io"] & mask["compute"]).sum(),
+        "io_in_wait_ns": (mask["io"] & mask["input_wait"]).sum(),
+        "io_in_collective_ns": (mask["io"] & mask["collective"]).sum(),
+        "io_in_checkpoint_ns": (mask["io"] & mask["checkpoint"]).sum(), "pipeline_ns": mask["pipeline"].sum(),
+        "loop_ns": trained[loop].sum(), "evaluation_ns": mask["evaluation"].sum(),
+        "io_in_evaluation_ns": (mask["io"] & mask["evaluation"]).sum(),
+        "io_in_loop_ns": (mask["io"] & trained)[loop].sum(),
+        **{f"{kind}_in_loop_ns": mask[kind][loop].sum() for kind in KINDS},
+    }  # fmt: skip
+    assert {name: rank[name] for name in wanted} == wanted
+    assert (computed, whole) == (wanted["compute_in_loop_ns"], wanted["loop_ns"])
+    run_ns, busy_ns = capture.info.job.run_time_s * 1e9, wanted["io_ns"] - wanted["io_in_evaluation_ns"]
+    shares = {"io_of_run_pct": (wanted["io_ns"], run_ns), "pipeline_of_run_pct": (wanted["pipeline_ns"], run_ns)}
+    shares |= {"io_hidden_pct": (wanted["io_hidden_ns"], busy_ns), "io_of_loop_pct": (wanted["io_in_loop_ns"], whole)}
+    shares |= {f"{kind}_pct": (wanted[f"{kind}_in_loop_ns"], whole) for kind in KINDS}
+    assert found.shares() == {
+        name: pytest.approx(100 * part / of) if of else None for name, (part, of) in shares.items()
+    }
+    for row, (start, end) in zip(found.steps.to_pylist(), bounds, strict=True):
+        part = {name: times[start:end] for name, times in mask.items()}
+        part["io"] = part["io"] & trained[start:end]
+        wanted = {f"{kind}_ns": part[kind].sum() for kind in ("evaluation", *KINDS, "io")}
+        wanted |= {"duration_ns": trained[start:end].sum(), "rest_ns": rest[start:end].sum()}
+        wanted["io_exposed_ns"] = (part["io"] & ~part["compute"]).sum()
+        wanted["io_in_wait_ns"] = (part["io"] & part["input_wait"]).sum()
+        assert {name: row[name] for name in wanted} == wanted
+
+
+def steps(lengths: list[int], waits: list[int], rank: int = 0) -> list[Span]:
+    """Steps after each other of so many ms, each of which begins with a wait."""
+    spans, begin = [], 0
+    for number, (length, wait) in enumerate(zip(lengths, waits, strict=True)):
+        for kind, low, high in (("step", 0, length), ("input_wait", 0, wait), ("compute", wait, length)):
+            spans.append(Span(kind, (begin + low) * MS, (begin + high) * MS, rank=rank, step=number))
+        begin += length
+    return spans
+
+
+def reading(ms: int, count: int = 1, ranks: int = 1) -> list[Op]:
+    times = [(rank, n * 10 * MS) for rank in range(ranks) for n in range(count)]
+    return [read(0, length=1, start_ns=begin, end_ns=begin + ms * MS, rank=rank) for rank, begin in times]
+
+
+TENS = [10, 10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("spans", "ops", "wanted"),
+    [
+        (steps(TENS, [5, 1, 1, 1]), [], {"steps": 4, "warm_up_s": 0, "input_wait_pct": 20}),
+        # a first step that dominates is a warm-up; accelerator utilisation is of the whole loop
+        (
+            steps([30, 10, 10, 10], [25, 1, 1, 1]), [],
+            {"steps": 3, "warm_up_s": 0.02, "loop_s": 0.03, "input_wait_pct": 10, "compute_pct": 100 * (5 + 27) / 60},
+        ),
+        # no more than the time in which storage was busy
+        (
+            steps(TENS, [5] * 4), reading(1, 4),
+            {"storage_gain_s": 0.004, "storage_gain_pct": 10, "io_in_wait_pct": 20, "io_exposed_pct": 10},
+        ),
+        (steps(TENS, [1] * 4), reading(40), {"storage_gain_s": 0.004}),  # nor than the waits
+        # of each step the rank that waits longest: each may have waited for the other in a collective
+        ([*steps(TENS, [4, 0, 4, 0]), *steps(TENS, [0, 3, 0, 3], 1)], reading(40, ranks=2), {"storage_gain_s": 0.014}),
+    ],
+)  # fmt: skip
+def test_what_storage_can_have_cost(tmp_path: Path, spans: list[Span], ops: list[Op], wanted: dict[str, float]) -> None:
+    loop = summarise(build_capture(tmp_path, files=["/a"], spans=spans, ops=ops)).loop
+    assert {name: getattr(loop, name) for name in wanted} == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("pace", "known"), [("timed", False), ("none", False), ("steps", True), ("think", True)])
+def test_a_replay_that_keeps_to_recorded_times_has_no_waits(tmp_path: Path, pace: str, known: bool) -> None:
+    info = CaptureInfo(job=Job(nprocs=1, run_time_s=1.0), ranks=(0,), made_by={"command": "run", "pace": pace})
+    capture = build_capture(tmp_path, files=["/a"], spans=steps([10, 10], [1, 1]), info=info)
+    assert (summarise(capture).loop is not None) == known
+
+
+def test_an_evaluation_is_no_part_of_its_step_nor_of_the_loop(tmp_path: Path) -> None:
+    """Four steps of 10 ms; the last one's mark stays open over an evaluation that waits for its data for 400 ms."""
+    spans = steps([10, 10, 10, 510], [1, 1, 1, 1])[:-1]
+    spans += [Span("compute", 31 * MS, 40 * MS, step=3), Span("other", 40 * MS, 540 * MS, "evaluation", step=3)]
+    spans += [Span("input_wait", 50 * MS, 450 * MS, step=3), Span("compute", 450 * MS, 500 * MS, step=3)]
+    found = summarise(build_capture(tmp_path, files=["/a"], spans=spans, ops=[read(0, length=1, start_ns=60 * MS)]))
+    assert found.loop is not None
+    assert (found.loop.evaluations, found.loop.evaluation_s, found.loop.loop_s) == (1, 0.5, 0.04)
+    assert (found.loop.input_wait_s, found.loop.storage_gain_s) == (0.004, 0.0)
+    assert (found.steps.mean_s, found.compute.input_wait_s_per_rank_mean) == (0.01, 0.004)
+    (row,) = (row for section in summary_sections(found) for row in section.rows if row[0] == "evaluations")
+    assert row[1].startswith("1, 500 ms")

@@ -1,4 +1,4 @@
-"""The tables of the analysis: descriptions, queries, times, contents of files, formats."""
+"""The tables of the analysis: descriptions, ranks and files by a plain count, queries, times, contents, formats."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import csv
 import dataclasses
 import io
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis.contents import contents
 from dxt_replay.profiler_merge.analysis.named_tables import flat_table, table_of, to_pandas, write_csv
+from dxt_replay.profiler_merge.analysis.patterns import patterns, rank_files
 from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals, made_by_query, query
 from dxt_replay.profiler_merge.analysis.summary import Summary
-from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, COUNTS, GROUPS, SUMMED, TABLES
 from dxt_replay.profiler_merge.analysis.timeline import round_width_ns, timeline
 from dxt_replay.traces.errors import CaptureError, MissingDependencyError, UsageError
 from dxt_replay.traces.part import Part
@@ -48,6 +51,144 @@ def test_every_key_of_the_summary_is_explained() -> None:
     explained = {key for key, about in keys if "description" in about} - {"tables", "overlap", "unread"}
     fields = {field.name for field in dataclasses.fields(Summary)} - {"generated"}
     assert explained == fields | {"storage_limit", "model"}
+
+
+# ---- ranks and files
+
+RANKS, FILES = 4, 5
+SIZE, STRIPE = 400, 30
+DATA = ("read", "write")
+
+SOME = st.lists(
+    st.builds(
+        Op,
+        op=st.sampled_from(["read", "read", "read", "write", "open", "stat"]),
+        file_id=st.integers(0, FILES - 1),
+        offset=st.sampled_from([-1, 0, 10, 20, 30, 50, 90, 200]),
+        length=st.sampled_from([0, 1, 10, 10, 20, STRIPE - 1, STRIPE, 100]),
+        rank=st.integers(0, RANKS - 1),
+        api=st.sampled_from(["POSIX", "POSIX", "POSIX", "HDF5"]),
+        origin=st.sampled_from(["traced", "traced", "traced", "reconstructed"]),
+    ),
+    max_size=80,
+)
+
+
+def one_layer(ops: list[Op]) -> list[Op]:
+    """Each file's rows at the lower of the layers that moved most surely data of it: traced, else at all, else used."""
+    best: dict[int, tuple[int, bool]] = {}
+    for op in ops:
+        sure = (op.op in DATA) * (1 + (op.origin == "traced"))
+        best[op.file_id] = max(best.get(op.file_id, (0, False)), (sure, op.api == "POSIX"))
+    return [op for op in ops if (op.api == "POSIX") == best[op.file_id][1]]
+
+
+def plain_row(ops: list[Op]) -> dict[str, Any]:
+    """Columns of SUMMED and the pattern, of what one rank did to one file."""
+    row: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
+    seen = np.zeros(2 * SIZE, dtype=np.int64)
+    for op in ops:
+        took = (op.end_ns or 0) - op.start_ns
+        data = op.op in DATA
+        if op.origin == "reconstructed":
+            row["reconstructed_operations"] += 1
+            row["reconstructed_bytes" if data else "reconstructed_metadata_ns"] += op.length if data else took
+        elif not data:
+            row["other_operations"] += 1
+            row["metadata_ns"] += took
+        else:
+            row[f"{op.op}s"] += 1
+            row["bytes_read" if op.op == "read" else "bytes_written"] += op.length
+            row["io_ns"] += took
+            row[f"small_{op.op}s"] += 0 < op.length < STRIPE
+            if op.op == "read" and op.offset >= 0:
+                seen[op.offset : op.offset + op.length] += 1
+    for name in DATA:
+        row.update(plain_order([op for op in ops if op.op == name and op.origin == "traced"]))
+    unique = int((seen > 0).sum())
+    return {**row, "unique_bytes_read": unique, "reread_bytes": row["bytes_read"] - unique, "seen": seen > 0}
+
+
+def plain_order(ops: list[Op]) -> Counter[str]:
+    """How often each class of `rank_files` is, of accesses of one direction."""
+    known = [op for op in ops if op.offset >= 0 and op.length > 0]
+    found: Counter[str] = Counter()
+    for place in range(1, len(known)):
+        moved = known[place].offset - known[place - 1].offset
+        found["sequential"] += moved >= known[place - 1].length
+        if moved == known[place - 1].length:
+            found["consecutive"] += 1
+        elif place > 1 and moved != 0 and moved == known[place - 1].offset - known[place - 2].offset:
+            found["strided"] += 1
+        elif known[place].offset == 0:
+            found["restarts"] += 1
+        else:
+            found["random"] += 1
+    return found
+
+
+def with_pattern(row: dict[str, Any]) -> dict[str, Any]:
+    kinds = {name: row[name] for name in ("consecutive", "strided", "random")}
+    kinds["sequential"] = max(row["sequential"] - row["consecutive"] - row["strided"], 0)
+    return {**row, "pattern": max(kinds, key=lambda name: kinds[name]) if any(kinds.values()) else None}
+
+
+def accessed(row: dict[str, Any]) -> bool:
+    return row["reads"] + row["writes"] + row["reconstructed_bytes"] > 0
+
+
+def totals(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    rows = list(rows)
+    return {name: sum(row[name] for row in rows) for name in SUMMED}
+
+
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([Op("read", 0, offset=at, length=10) for at in (50, 0, 10, 20, 10)], 9, ())
+@given(SOME, st.integers(1, 9), st.sampled_from([(), (1,), (0, 3)]))
+def test_ranks_and_files_against_a_plain_count(
+    tmp_path: Path, ops: list[Op], group: int, ranks: tuple[int, ...]
+) -> None:
+    """However the rows come in parts; operations other than reads and writes move no bytes."""
+    assume(not ranks or any(op.rank in ranks for op in ops))
+    nothing = {"offset": -1, "length": 0}
+    ops = [
+        dataclasses.replace(op, start_ns=10 * n, end_ns=10 * n + 1 + n % 7, **({} if op.op in DATA else nothing))
+        for n, op in enumerate(ops)
+    ]
+    files = [File(f"/data/{number}", size=SIZE, stripe_size=STRIPE) for number in range(FILES)]
+    capture = build_capture(tmp_path, files=files, ops=ops, ranks=range(RANKS), row_group_rows=group)
+    # The layer of a file is that of all ranks.
+    mine = [op for op in one_layer(ops) if not ranks or op.rank in ranks]
+    rows = {
+        pair: plain_row([op for op in mine if (op.rank, op.file_id) == pair])
+        for pair in sorted({(op.rank, op.file_id) for op in mine})
+    }
+    named = {file: {"file_id": file, "path": f"/data/{file}", "format": "other"} for file in range(FILES)}
+    of_files = []
+    for file in sorted({file for _, file in rows}):
+        every = [row for (_, number), row in rows.items() if number == file]
+        summed, unique = totals(every), int(np.any([row["seen"] for row in every], axis=0).sum())
+        summed |= {"unique_bytes_read": unique, "read_by_several_bytes": summed["unique_bytes_read"] - unique}
+        of_files.append(with_pattern(summed) | named[file] | {"size_bytes": SIZE, "ranks": sum(map(accessed, every))})
+    users = Counter(file for (_, file), row in rows.items() if accessed(row))
+    of_ranks = []
+    for rank in ranks or range(RANKS):
+        used = [file for (number, file), row in rows.items() if number == rank and accessed(row)]
+        summed = totals(row for (number, _), row in rows.items() if number == rank)
+        shared = sum(users[file] > 1 for file in used)
+        of_ranks.append({**summed, "rank": rank, "files": len(used), "shared_files": shared})
+    part = part_of(capture, Part(ranks=ranks or None))
+    found = patterns(part)
+    for name, table, expected in (
+        (
+            "rank-files",
+            rank_files(part),
+            [with_pattern(row) | named[of] | {"rank": n} for (n, of), row in rows.items()],
+        ),
+        ("files", found.files, of_files),
+        ("ranks", found.ranks, of_ranks),
+    ):
+        assert table.to_pylist() == [{column: row[column] for column in TABLES[name].columns} for row in expected]
 
 
 # ---- queries
@@ -163,7 +304,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example([(0, 0, 300, 5, "r"), (0, 100, 50, 5, "r")], 700, 9)
 @given(OPERATIONS, st.integers(1, 700), st.integers(1, 9))
 def test_totals_are_exact_at_any_width(tmp_path: Path, rows: list[Any], width: int, group: int) -> None:
