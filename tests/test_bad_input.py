@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,7 @@ HOSTILE = [
     *(b"/etc/passwd", b"../../x", b"/data/../../../../etc/shadow", b"/new\nline/a\tb", b"/not-utf8/\xff\xfe\x80"),
     *(b"/" + b"long" * 200, b"", b".", b"/", b"/dup", b"/dup/below", b"<STDOUT>", b"/dev/sda"),
 ]
-LOG, OTHERS = (
-    sample("imagenet").log,
-    {"empty": b"", "png": b"\x89PNG\r\n\x1a\n" + bytes(2000), "text": b"words\n" * 300},
-)
+LOG = sample("imagenet").log
 
 
 def outcome(arguments, capsys):
@@ -39,16 +35,17 @@ def small_log(folder):
     reads = [(4096 * i, 4096, 0.1 + i, 0.2 + i) for i in range(4)]
     records = [DxtRecord(record_id=rank + 1, rank=rank, reads=reads) for rank in (0, 1)]
     job = JobSpec(nprocs=2, start_s=1000, end_s=1010)
-    return write_dxt_log(folder / "job.darshan", records, names={1: b"/a", 2: b"/b"}, job=job).read_bytes()
+    names = {1: b"/a", 2: b"/b"}  # in the container with the smallest header
+    return write_dxt_log(folder / "job.darshan", records, names=names, job=job, version="3.21").read_bytes()
 
 
 def says_damage(capture):
     return sum(" is damaged, and the capture lacks " in text for text in open_capture(capture).info.warnings) == 1
 
 
-def test_a_log_cut_at_every_tenth_byte(tmp_path, capsys):
+def test_a_log_that_is_cut(tmp_path, capsys):
     whole, cut, statuses = small_log(tmp_path), tmp_path / "cut.darshan", []
-    for keep in range(0, len(whole), 10):
+    for keep in range(0, len(whole), 17):
         cut.write_bytes(whole[:keep])
         status, _ = outcome(["merge", cut, "-o", tmp_path / "c.capture", "--force"], capsys)
         statuses.append(status)
@@ -60,7 +57,7 @@ def test_a_log_cut_at_every_tenth_byte(tmp_path, capsys):
 
 def test_a_log_with_single_bits_flipped(tmp_path, capsys):
     whole, flipped, statuses = small_log(tmp_path), tmp_path / "flipped.darshan", set()
-    for place in range(0, len(whole), 7):
+    for place in range(0, len(whole), 11):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         flipped.write_bytes(damaged)
@@ -75,19 +72,14 @@ def test_a_log_with_single_bits_flipped(tmp_path, capsys):
     assert statuses == {0, 2}
 
 
-@pytest.mark.parametrize("content", OTHERS)
+@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n" + bytes(2000), b"words\n" * 300])
 def test_files_that_are_something_else(tmp_path, capsys, content):
     log, profile = tmp_path / "x.darshan", tmp_path / "x.xplane.pb"
     for file in (log, profile):
-        file.write_bytes(OTHERS[content])
-    for words in (["merge", log], ["merge", LOG, "--profile", profile]):
+        file.write_bytes(content)
+    for words in (["merge", log], ["merge", LOG, "--profile", profile], ["merge", log / "x"]):
         assert outcome([*words, "-o", tmp_path / "c.capture"], capsys)[0] == 2
     assert outcome(["summary", log], capsys)[0] == 2
-
-
-@pytest.mark.parametrize("path", ["no.darshan", ".", "/proc/1/mem/x"])
-def test_a_log_that_is_not_there(tmp_path, capsys, path):
-    assert outcome(["merge", tmp_path / path, "-o", tmp_path / "c.capture"], capsys)[0] == 2
 
 
 def test_a_profile_that_is_cut_and_a_folder_without_one(tmp_path, capsys):
@@ -100,30 +92,15 @@ def test_a_profile_that_is_cut_and_a_folder_without_one(tmp_path, capsys):
         assert not (tmp_path / "c.capture").exists()
 
 
-def commands(capture, folder):
-    """The words of commands that read a capture, by name."""
-    target = ["--target", folder]
-    found = {"summary": [], "report": ["-o", folder / "page.html"], "stage": target, "compare": [capture]}
-    return {**found, "run": [*target, "-o", folder / "r.capture"]}
-
-
-@pytest.mark.parametrize("choice", ["ranks=5", "steps=7-9"])
-def test_ranks_and_steps_that_the_capture_does_not_have(tmp_path, capsys, choice):
-    capture = build_capture(tmp_path, ops=[read(0, length=10)], files=["/a"]).path
-    for command in ("summary", "report", "stage"):
-        words = [command, capture, *commands(capture, tmp_path)[command], "--part", choice]
-        status, message = outcome(words, capsys)
-        assert status == 2
-        assert f"{capture} has no " in message
-
-
 @pytest.mark.parametrize("part", ["capture.json", "files.parquet", "spans.parquet", "ops"])
 def test_a_capture_with_a_missing_part(tmp_path, capsys, part):
     capture = build_capture(tmp_path, ops=[read(0, length=10)], files=["/a"]).path
     (capture / part).rename(tmp_path / "elsewhere")
-    for command, words in commands(capture, tmp_path).items():
-        assert outcome([command, capture, *words], capsys)[0] == 2
-    assert not (tmp_path / "r.capture").exists()
+    target, page, replay = ["--target", tmp_path], tmp_path / "page.html", tmp_path / "r.capture"
+    for words in (["summary"], ["report", "-o", page], ["stage", *target], ["compare", capture],
+                  ["run", *target, "-o", replay]):  # fmt: skip
+        assert outcome([words[0], capture, *words[1:]], capsys)[0] == 2
+    assert not replay.exists()
 
 
 def test_paths_that_would_leave_the_target(tmp_path, capsys):
@@ -164,27 +141,7 @@ def test_a_target_without_space_and_one_that_cannot_be_written(tmp_path, capsys)
         assert outcome(["stage", huge, "--target", target], capsys)[0] == 2
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "run c --target t -o o --speed -1",
-        "run c --target t -o o --pace sideways",
-        "merge",
-        "stage c --target t --map nonsense",
-        "nothing",
-        "demo unknown-application",
-    ],
-)
-def test_wrong_use_exits_with_2_and_no_traceback(tmp_path, capsys, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    shutil.move(build_capture(tmp_path, ops=[read(0, length=10)], files=["/a"]).path, tmp_path / "c")
-    assert main(words.split()) == 2
-    message = capsys.readouterr().err
-    assert message
-    assert "Traceback" not in message
-
-
-@pytest.mark.parametrize(("kib", "status"), [*product((60_000, 200_000), (2,)), *product((400_000, 1_500_000), (0,))])
+@pytest.mark.parametrize(("kib", "status"), [(60_000, 2), (200_000, 2), (400_000, 0)])
 def test_memory_that_ends_before_the_command_is_refused_in_one_line(tmp_path: Path, kib: int, status: int) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0)])
     ask = f"ulimit -v {kib}; exec {sys.executable} -m dxt_replay summary {capture.path}"
