@@ -20,6 +20,7 @@ from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import results, run_lane, started
 
 DATA = bytes(range(256)) * 64
+AnyBackend = str | Backend
 
 
 @contextmanager
@@ -48,7 +49,7 @@ class BackendContract:
     refuses_writing = frozenset({errno.EBADF})
     """errno of a write to a file that was opened for reading."""
 
-    def make_backend(self) -> str | Backend:
+    def make_backend(self) -> AnyBackend:
         raise NotImplementedError
 
     def make_file(self, folder: Path) -> bytes:
@@ -58,7 +59,7 @@ class BackendContract:
         return os.fsencode(path)
 
     @pytest.fixture
-    def backend(self) -> str | Backend:
+    def backend(self) -> AnyBackend:
         return self.make_backend()
 
     @pytest.fixture
@@ -66,11 +67,11 @@ class BackendContract:
         return self.make_file(tmp_path)
 
     @pytest.fixture
-    def data(self, backend: str | Backend, path: bytes) -> Files:
+    def data(self, backend: AnyBackend, path: bytes) -> Files:
         """DATA in slot 0, to be read and written; slot 1 is the same file, only read."""
         return Files([FileSlot(path=path, writable=True, uses=1000), FileSlot(path=path, uses=1000)], backend)
 
-    def written(self, backend: str | Backend, path: bytes, length: int) -> bytes:
+    def written(self, backend: AnyBackend, path: bytes, length: int) -> bytes:
         """So many bytes of the file that are opened anew."""
         return read(Files([FileSlot(path=path, uses=1)], backend), 0, 0, length)
 
@@ -82,7 +83,7 @@ class BackendContract:
         assert read(data, 1, len(DATA) - 10, 100) == DATA[-10:]
         assert read(data, 1, len(DATA) + 10, 100) == b""
 
-    def test_writes_at_the_offset_and_only_the_length(self, backend: str | Backend, data: Files, path: bytes) -> None:
+    def test_writes_at_the_offset_and_only_the_length(self, backend: AnyBackend, data: Files, path: bytes) -> None:
         assert results(data, (WRITE_AT, 0, 100, 5, 0), (WRITE_AT, 0, 200, 9, 0), (SYNC, 0, 0, 0, 0)) == [5, 9, 0]
         found = read(data, 0, 0, len(DATA))
         assert found[:100] + found[105:200] + found[209:] == DATA[:100] + DATA[105:200] + DATA[209:]
@@ -91,19 +92,19 @@ class BackendContract:
         data.close_all()
         assert self.written(backend, path, len(DATA)) == found
 
-    def test_writes_beyond_the_end_extend_the_file(self, backend: str | Backend, data: Files, path: bytes) -> None:
+    def test_writes_beyond_the_end_extend_the_file(self, backend: AnyBackend, data: Files, path: bytes) -> None:
         assert results(data, (WRITE_AT, 0, len(DATA) + 100, 3, 0)) == [3]
         data.close_all()
         found = self.written(backend, path, 2 * len(DATA))
         assert (len(found), found[: len(DATA) + 100]) == (len(DATA) + 103, DATA + bytes(100))
 
     @pytest.mark.parametrize("create", [False, True])
-    def test_opening_for_writing_keeps_what_is_there(self, backend: str | Backend, path: bytes, create: bool) -> None:
+    def test_opening_for_writing_keeps_what_is_there(self, backend: AnyBackend, path: bytes, create: bool) -> None:
         files = Files([FileSlot(path=path, writable=True, create=create, uses=2)], backend)
         assert results(files, (OPEN, 0, 0, 0, 0), (CLOSE, 0, 0, 0, 0)) == [0, 0]
         assert self.written(backend, path, len(DATA)) == DATA
 
-    def test_a_missing_file_is_made_only_when_asked(self, backend: str | Backend, tmp_path: Path) -> None:
+    def test_a_missing_file_is_made_only_when_asked(self, backend: AnyBackend, tmp_path: Path) -> None:
         path = os.fsencode(tmp_path / "new")
         ways = ((False, False), (True, False), (True, True))
         files = Files([FileSlot(path=path, writable=may, create=create, uses=2) for may, create in ways], backend)
@@ -113,17 +114,17 @@ class BackendContract:
         assert results(files, (OPEN, 2, 0, 0, 0), (WRITE_AT, 2, 0, 2, 0)) == [0, 2]
         assert os.path.exists(path)
 
-    def test_a_file_opened_for_reading_is_not_written(self, backend: str | Backend, data: Files, path: bytes) -> None:
+    def test_a_file_opened_for_reading_is_not_written(self, backend: AnyBackend, data: Files, path: bytes) -> None:
         assert -results(data, (WRITE_AT, 1, 0, 3, 0))[0] in self.refuses_writing
         assert self.written(backend, path, 3) == DATA[:3]
 
-    def test_a_directory_is_no_file(self, backend: str | Backend, tmp_path: Path) -> None:
+    def test_a_directory_is_no_file(self, backend: AnyBackend, tmp_path: Path) -> None:
         ways = [FileSlot(path=os.fsencode(tmp_path), writable=may, create=may, uses=9) for may in (False, True)]
         found = results(Files(ways, backend), (READ_AT, 0, 0, 10, 0), (OPEN, 1, 0, 0, 0))
         assert found[0] in (-errno.EISDIR, -errno.EIO)
         assert found[1] < 0
 
-    def test_nothing_is_written_through_a_link(self, backend: str | Backend, path: bytes, tmp_path: Path) -> None:
+    def test_nothing_is_written_through_a_link(self, backend: AnyBackend, path: bytes, tmp_path: Path) -> None:
         for name, behind in (("link", path), ("dangling", os.fsencode(tmp_path / "outside"))):
             link = os.fsencode(tmp_path / name)
             os.symlink(behind, link)
@@ -134,7 +135,7 @@ class BackendContract:
             assert results(files, (OPEN, 1, 0, 0, 0)) == [0 if name == "link" else -errno.ENOENT]
         assert not (tmp_path / "outside").exists()
 
-    def test_stat_looks_at_a_path(self, backend: str | Backend, path: bytes, tmp_path: Path) -> None:
+    def test_stat_looks_at_a_path(self, backend: AnyBackend, path: bytes, tmp_path: Path) -> None:
         """At a link itself where the slot may be written."""
         link = os.fsencode(tmp_path / "link")
         os.symlink(tmp_path / "nowhere", link)
@@ -156,9 +157,7 @@ class BackendContract:
         found = read(data, 0, 0, 1000)
         assert found[:20] + found[23:] == DATA[:20] + DATA[23:1000]
 
-    def test_a_renamed_file_takes_the_place_of_another(
-        self, backend: str | Backend, path: bytes, tmp_path: Path
-    ) -> None:
+    def test_a_renamed_file_takes_the_place_of_another(self, backend: AnyBackend, path: bytes, tmp_path: Path) -> None:
         (tmp_path / "old").write_bytes(b"old")
         paths = (path, os.fsencode(tmp_path / "old"))
         files = Files([FileSlot(path=each, writable=True, uses=100) for each in paths], backend)
@@ -166,14 +165,11 @@ class BackendContract:
         assert read(files, 1, 0, 300) == DATA[:300]
         assert results(files, (RENAME, 0, 1, 0, 0)) == [-errno.ENOENT]
 
-    def test_without_descriptors_files_are_closed_and_opened_again(
-        self, backend: str | Backend, tmp_path: Path
-    ) -> None:
+    def test_without_descriptors_files_are_closed_and_opened_again(self, backend: AnyBackend, tmp_path: Path) -> None:
         paths = []
         for number in range(24):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            paths.append(self.make_file(folder))
+            (tmp_path / str(number)).mkdir()
+            paths.append(self.make_file(tmp_path / str(number)))
         files = Files([FileSlot(path=path, uses=1000) for path in paths], backend)
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         lowest_free = os.open("/", os.O_RDONLY)
@@ -188,7 +184,7 @@ class BackendContract:
         assert not files.failures()
         assert got == [50] * len(items) + [0] * 20 + [50]
 
-    def test_a_lane_makes_every_kind_of_operation(self, backend: str | Backend, path: bytes, tmp_path: Path) -> None:
+    def test_a_lane_makes_every_kind_of_operation(self, backend: AnyBackend, path: bytes, tmp_path: Path) -> None:
         slots = [
             FileSlot(path=path, writable=True, uses=100),
             FileSlot(path=path + b".new", writable=True, create=True, uses=100),

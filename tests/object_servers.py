@@ -23,6 +23,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 BUCKET = "bucket"
+Query, Span, Answer = dict[str, str], tuple[int, int] | None, tuple[int, dict[str, str], bytes]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Request:
 
     method: str
     key: str
-    range: tuple[int, int] | None
+    range: Span
     status: int
     sent: int
     agent: str
@@ -127,15 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
-    def _head(
-        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _head(self, key: str, query: Query, body: bytes, span: Span) -> Answer:
         data = self.server_of.objects.get(key)
         return (404, {}, b"") if data is None else (200, _about(data), data)
 
-    def _get(
-        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _get(self, key: str, query: Query, body: bytes, span: Span) -> Answer:
         if not key:
             return 200, {}, _listing(sorted(self.server_of.objects), query)
         data = self.server_of.objects.get(key)
@@ -149,9 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         place = f"bytes {span[0]}-{span[0] + len(found) - 1}/{len(data)}"
         return 206, {**_about(data), "Content-Length": str(len(found)), "Content-Range": place}, found
 
-    def _put(
-        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _put(self, key: str, query: Query, body: bytes, span: Span) -> Answer:
         store, source = self.server_of, self.headers.get("x-amz-copy-source")
         if "uploadId" in query:
             store.uploads[query["uploadId"]][int(query["partNumber"])] = body
@@ -167,9 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         store.objects[key] = body
         return 200, {"ETag": _tag(body)}, b""
 
-    def _post(
-        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _post(self, key: str, query: Query, body: bytes, span: Span) -> Answer:
         store = self.server_of
         if "uploads" in query:
             name = f"upload-{len(store.log)}"
@@ -181,9 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         end = f"<Key>{escape(key)}</Key><ETag>{_tag(data)}</ETag>"
         return 200, {}, f"<CompleteMultipartUploadResult>{end}</CompleteMultipartUploadResult>".encode()
 
-    def _delete(
-        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _delete(self, key: str, query: Query, body: bytes, span: Span) -> Answer:
         if "uploadId" in query:
             self.server_of.uploads.pop(query["uploadId"], None)
         else:
@@ -199,11 +190,10 @@ def _about(data: bytes) -> dict[str, str]:
     return {"ETag": _tag(data), "Last-Modified": "Mon, 23 Nov 2026 21:00:00 GMT", "Accept-Ranges": "bytes"}
 
 
-def _listing(keys: list[str], query: dict[str, str]) -> bytes:
+def _listing(keys: list[str], query: Query) -> bytes:
     """ListObjectsV2 of three keys at a time, so that every list has several pages."""
-    waiting = [
-        key for key in keys if key.startswith(query.get("prefix", "")) and key > query.get("continuation-token", "")
-    ]
+    prefix, token = query.get("prefix", ""), query.get("continuation-token", "")
+    waiting = [key for key in keys if key.startswith(prefix) and key > token]
     about = "<Size>1</Size><LastModified>2026-11-23T21:00:00.000Z</LastModified><ETag>x</ETag>"
     text = "".join(f"<Contents><Key>{escape(key)}</Key>{about}</Contents>" for key in waiting[:3])
     more = f"<NextContinuationToken>{escape(waiting[2])}</NextContinuationToken>" if len(waiting) > 3 else ""
@@ -214,8 +204,7 @@ def _listing(keys: list[str], query: dict[str, str]) -> bytes:
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -46,8 +46,9 @@ class Answers:
         return self("summary", self.log("a.darshan", modules))
 
     def log(
-        self, name: str, modules: Mapping[str, list[dict[str, Any]]], job: JobSpec | None = None, dxt: bool = True
-    ) -> Path:
+        self, name: str, modules: Mapping[str, list[dict[str, Any]]], job: JobSpec | None = None, *, dxt: bool = True,
+        other: Path = Path("/data/other"),
+    ) -> Path:  # fmt: skip
         versions = {"POSIX": 4, "STDIO": 2, "MPI-IO": 3}
         rows = {**modules, "POSIX": [*(posix_rows([READS]) * dxt), *modules.get("POSIX", [])]}
         found = {
@@ -56,7 +57,7 @@ class Answers:
         }
         if dxt:
             found["DXT_POSIX"] = ModuleSpec(version=1, streams=[encode_dxt([READS])])
-        names = {1: b"/data/train", 2: b"/data/other", 3: b"/data/third"}
+        names = {1: b"/data/train", 2: bytes(other), 3: b"/data/third"}
         return write_log(self.folder / name, names=names, modules=found, job=job or JobSpec(nprocs=1))
 
 
@@ -94,13 +95,7 @@ def test_a_small_file_that_is_only_opened_voids_nothing(answers: Answers) -> Non
     lock, data = answers.folder / "pid.lock", answers.folder / "data"
     for path, size, mapped in ((lock, 6, False), (data, 8192, True)):
         path.write_bytes(b"x" * size)
-        names = {1: b"/data/train", 2: bytes(path)}
-        rows = [*posix_rows([READS]), {"record_id": 2, "POSIX_OPENS": 1}]
-        modules = {
-            "POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)]),
-            "DXT_POSIX": ModuleSpec(version=1, streams=[encode_dxt([READS])]),
-        }
-        log = write_log(answers.folder / "a.darshan", names=names, modules=modules, job=JobSpec(nprocs=1))
+        log = answers.log("a.darshan", {"POSIX": [{"record_id": 2, "POSIX_OPENS": 1}]}, other=path)
         assert (MAPPED in answers("summary", log)) == mapped
 
 
@@ -127,13 +122,11 @@ def test_input_waits_for_c_streams_are_not_called_preprocessing(answers: Answers
 
 
 def test_a_profile_without_step_marks_is_a_profile(answers: Answers) -> None:
-    data = space(
-        [plane("/host:CPU", [Line(id=1, name="python", events=(Event(name="f:MatMul", duration_ns=5 * MS),))])]
-    )
+    line = Line(id=1, name="python", events=(_event("f:MatMul", 0, 5),))
+    data = space([plane("/host:CPU", [line])])
     assert "The profile marks no training steps" in answers.of_profile(data, "a.xplane.pb")
-    assert "Nothing was judged: no training steps, and no I/O was recorded." in answers.of_profile(
-        data, "a.xplane.pb", "--show", "findings"
-    )
+    said = answers.of_profile(data, "a.xplane.pb", "--show", "findings")
+    assert "Nothing was judged: no training steps, and no I/O was recorded." in said
 
 
 def _event(name: str, begin_ms: int, lasted_ms: int) -> Event:
@@ -162,11 +155,8 @@ def test_each_accelerator_of_a_process_counts(answers: Answers, kind: str, line:
 
 
 def test_a_profile_that_names_no_host_is_read_with_a_warning(answers: Answers) -> None:
-    planes = [
-        _accelerator("TPU:0", "XLA Ops", [0]),
-        plane("Task Environment", stats={"profile_start_time": kineto.START_NS}),
-    ]
-    said = answers.of_profile(space(planes, ()), "a.xplane.pb")
+    environment = plane("Task Environment", stats={"profile_start_time": kineto.START_NS})
+    said = answers.of_profile(space([_accelerator("TPU:0", "XLA Ops", [0]), environment], ()), "a.xplane.pb")
     assert "compute, whole training 80.0 ms" in said
     assert "names no host: if it was cut off between two planes, the later ones are missing" in said
 
@@ -262,11 +252,8 @@ def _training(folder: Path, computed_ms: list[int], **made_by: Any) -> Path:
     """A loop that waits 5 ms for a file of its own in each step, then computes."""
     spans, ops, at = [], [], 0
     for i, computed in enumerate(computed_ms):
-        ops += [
-            Op("open", i, start_ns=at, end_ns=at + 1000),
-            read(i, length=MS, start_ns=at + 1000, end_ns=at + 4 * MS),
-            Op("close", i, start_ns=at + 4 * MS, end_ns=at + 4 * MS + 1000),
-        ]
+        ops += [Op("open", i, start_ns=at), read(i, length=MS, start_ns=at + 1000, end_ns=at + 4 * MS)]
+        ops += [Op("close", i, start_ns=at + 4 * MS)]
         end = at + (5 + computed) * MS
         spans += [Span("step", at, end, step=i), Span("input_wait", at, at + 5 * MS, step=i)]
         spans.append(Span("compute", at + 5 * MS, end, step=i))
@@ -295,13 +282,11 @@ def test_a_pause_is_no_compute(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("words", "said"),
     [
-        (("llama3_70b", "--ranks", "8"), "checkpoint.mode=subset model.parallelism.data=8"),
-        (("flux_b200", "dataset.num_files_train=1", "--ranks", "1"), "reader.preprocess_time=0.605 adds it"),
+        ("llama3_70b model.num_layers=8 --ranks 8", "checkpoint.mode=subset model.parallelism.data=8"),
+        ("flux_b200 dataset.num_files_train=1 --ranks 1", "reader.preprocess_time=0.605 adds it"),
     ],
 )
-def test_generate_says_where_the_figures_of_mlperf_differ(
-    answers: Answers, arguments: tuple[str, ...], said: str
-) -> None:
-    assert said in answers("generate", *arguments, "-o", answers.folder / "a.capture", "--device", "null")
+def test_generate_says_where_the_figures_of_mlperf_differ(answers: Answers, words: str, said: str) -> None:
+    assert said in answers("generate", *words.split(), "-o", answers.folder / "a.capture", "--device", "null")
