@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dxt_replay.replay.engine import items
 from dxt_replay.replay.engine.items import BATCH_ITEMS, MARK, RING_BATCHES, SLEEP
@@ -169,36 +167,26 @@ def test_the_compute_lane_has_the_gaps_and_the_borders_of_the_steps(tmp_path):
 
 # ------------------------------------------------------------------------------------------------------- due times
 
-GAPS = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=30)
-
-
-@given(GAPS, st.integers(-(10**12), 10**12))
-def test_timed_keeps_the_recorded_starts_think_the_gaps_and_none_nothing(gaps, origin):
-    times = origin + np.cumsum(gaps)  # a gap, an operation, a gap ...
-    starts, ends = times[::2], times[1::2]
-    expected = {
-        Pace.TIMED: (starts - origin).tolist(),
-        Pace.THINK: [gap for gap, _ in gaps],
-        Pace.NONE: [0] * len(gaps),
-    }
-    for pace, due in expected.items():
-        assert due_ns(Pacing(pace=pace), starts, ends, origin, origin).tolist() == due
-
 
 @pytest.mark.parametrize(
     ("pacing", "due", "compute"),
     [
+        (Pacing(), [10, 34], [10, 34]),
         (Pacing(speed=2.0), [5, 17], [5, 17]),
+        (Pacing(speed=0.5, compute_speed=4.0), [20, 68], [20, 68]),
+        (Pacing(pace=Pace.THINK), [10, 20], [10, 20]),
         (Pacing(pace=Pace.THINK, speed=2.0), [5, 10], [5, 10]),
         (Pacing(pace=Pace.THINK, speed=2.0, compute_speed=4.0), [5, 10], [2, 5]),
-        (Pacing(pace=Pace.THINK), [10, 20], [10, 20]),
+        (Pacing(pace=Pace.NONE, speed=2.0), [0, 0], [0, 0]),
     ],
 )
-def test_speed_divides_times_and_gaps(pacing, due, compute):
-    starts, ends = np.array([110, 134]), np.array([114, 138])
-    assert due_ns(pacing, starts, ends, 100, 100).tolist() == due
-    assert due_ns(pacing, starts, ends, 100, 100, pacing.compute_ns).tolist() == compute
+@pytest.mark.parametrize("origin", [-(10**12), 100])
+def test_timed_keeps_the_recorded_starts_think_the_gaps_and_none_nothing(pacing, due, compute, origin):
+    starts, ends = origin + np.array([10, 34]), origin + np.array([14, 38])
+    assert due_ns(pacing, starts, ends, origin, origin).tolist() == due
+    assert due_ns(pacing, starts, ends, origin, origin, pacing.compute_ns).tolist() == compute
     assert due_ns(pacing, np.array([0, 5]), np.array([10, 20]), 0, 0).min() >= 0, "of operations that overlap"
+    assert not len(due_ns(pacing, starts[:0], ends[:0], origin, origin))
 
 
 def test_hints_come_from_the_log(tmp_path):

@@ -10,10 +10,8 @@ import pytest
 
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.ranks.death_watch import DeathWatch
-from dxt_replay.replay.ranks.mpi import Solo
-from dxt_replay.replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
+from dxt_replay.replay.ranks.stopping import Terminated, stop_on_signals, unwind_on_signals
 from dxt_replay.replay.target.stage import plan_stage, stage
-from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import build_capture, read
 from tests.fakes import FakeClock
@@ -24,66 +22,12 @@ MINUTE = 60 * NS_PER_S
 needs_pidfd = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system cannot watch processes")
 
 
-class Told(Solo):
-    """A communicator that notes what it is asked to tell; `others`: whether another process was told to stop."""
-
-    others, told, polls = False, 0, 0
-
-    def tell_stop(self):
-        self.told += 1
-
-    def told_to_stop(self):
-        return self.others
-
-    def arrive(self):
-        def all_there():
-            self.polls += 1
-            return self.polls > 2
-
-        return all_there
-
-    def end_of_notices(self):
-        return self.others or self.told > 0
-
-
 @pytest.fixture
 def clock(monkeypatch):
     """The clock of those who stop."""
     clock = FakeClock(read_ns=0)
     monkeypatch.setattr("dxt_replay.replay.ranks.stopping.time", clock)
     return clock
-
-
-def test_a_stop_is_passed_on_once_and_others_are_asked_after_a_period(clock):
-    stop, comm = StopFlag(), Told()
-    relay = StopRelay(stop, comm)
-    relay.heed()
-    comm.others = True
-    relay.heed()
-    assert not stop.is_set()
-    clock.time_ns += HEED_PERIOD_NS
-    relay.heed()
-    assert (comm.told, stop.is_set()) == (0, True)
-    stop, comm = StopFlag(), Told()
-    stop.set()
-    relay = StopRelay(stop, comm)
-    relay.meet()
-    assert (comm.told, comm.polls) == (1, 3), "a process that waits for the others still tells them"
-    clock.time_ns += HEED_PERIOD_NS
-    relay.heed()
-    assert comm.told == 1
-
-
-@pytest.mark.parametrize(("error", "met"), [(ReplayError("no room"), True), (ZeroDivisionError(), False)])
-def test_a_known_error_waits_for_the_others_a_bug_does_not(clock, error, met):
-    comm = Told()
-
-    def work():
-        raise error
-
-    with pytest.raises(type(error)):
-        StopRelay(StopFlag(), comm).then_meet(work)
-    assert bool(comm.polls) is met
 
 
 def test_the_first_signal_stops_the_run_and_a_later_one_the_process(clock):
@@ -188,67 +132,55 @@ def long_capture(folder):
     return source
 
 
-def run_under_mpi(source, first):
-    """Run the command in three processes that execute `first` before; `rank` is their number, `main` the program.
-
-    There, `all_have_read` says whether every process has done an operation and looked for a notice since.
-    """
-    arguments = ["run", str(source), "--target", str(source.parent / "twin"), "-o", str(source.parent / "r.capture")]
-    told = source.parent / "told"
-    told.mkdir()
-    program = f"""
+PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from dxt_replay.replay.run import feeder
 from dxt_replay.replay.ranks import stopping
 from dxt_replay.replay.ranks.mpi import connect
 from dxt_replay.replay.commands.main import main
-rank = connect().rank
-current = []
-feeder_run = feeder.Feeder.run
-def run(feeding, *arguments, **options):
-    current.append(feeding)
-    feeder_run(feeding, *arguments, **options)
-feeder.Feeder.run = run
+rank, told, sent = connect().rank, Path(sys.argv[1]), []
+current, waiting = [], []  # the feeder that runs, and whether it has done all and looks for notices from within `meet`
+
+def noted(place, noted_in, real):
+    def call(*arguments, **options):
+        noted_in.append(arguments[0])
+        real(*arguments, **options)
+    setattr(*place, call)
+
+noted((feeder.Feeder, "run"), current, feeder.Feeder.run)
+noted((stopping.StopRelay, "meet"), waiting, stopping.StopRelay.meet)
 look = stopping.StopRelay.heed
-def telling(relay):
+
+def heed(relay):
     if current and current[0].operations_done:
-        Path({str(told)!r}, str(rank)).touch()
+        (told / str(rank)).touch()
     look(relay)
-stopping.StopRelay.heed = telling
-all_have_read = lambda: len(os.listdir({str(told)!r})) == 3
-{first}
-sys.exit(main({[*arguments, "--json"]!r}))
+    # Every process has done an operation and looked for a notice since.
+    if len(os.listdir(told)) == 3 and not sent and EVENT:
+        sent.append(os.kill(os.getpid(), signal.SIGNAL))
+
+stopping.StopRelay.heed = heed
+if rank == BROKEN:
+    feeder.FedLane.pump = lambda lane: 1 / 0
+sys.exit(main(sys.argv[2:]))
 """
-    command = [str(MPIEXEC), "-n", "3", sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-SIGNAL_WHEN_ALL_HAVE_READ = """
-sent = []
-def signalling(relay):
-    telling(relay)
-    if rank == {rank} and not sent and all_have_read(){more}:
-        sent.append(os.kill(os.getpid(), signal.{name}))
-stopping.StopRelay.heed = signalling
-"""
-# Rank 1 has done its only operation, and looks from within `meet`.
-WAITING = """
-meet = stopping.StopRelay.meet
-meeting = []
-def noted(relay):
-    meeting.append(1)
-    meet(relay)
-stopping.StopRelay.meet = noted
-"""
+def run_under_mpi(folder, event, name, broken=None):
+    """Run the command in three processes, where `event` sends a signal; process `broken` has a bug."""
+    source, told = long_capture(folder).path, folder / "told"
+    told.mkdir()
+    program = PROGRAM.replace("EVENT", event).replace("SIGNAL", name).replace("BROKEN", str(broken))
+    words = ["run", source, "--target", folder / "twin", "-o", folder / "r.capture", "--json"]
+    command = [MPIEXEC, "-n", "3", sys.executable, "-c", program, told, *words]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
 
 
 @needs_mpi
-@pytest.mark.parametrize(("name", "rank"), [("SIGTERM", 0), ("SIGTERM", 1), ("SIGINT", 2)])
-def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path, name, rank):
-    more = " and meeting" if rank == 1 else ""
-    program = WAITING + SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name=name, more=more)
-    done = run_under_mpi(long_capture(tmp_path).path, program)
+@pytest.mark.parametrize(("event", "name"), [("rank == 0", "SIGINT"), ("rank == 1 and waiting", "SIGTERM")])
+def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path, event, name):
+    done = run_under_mpi(tmp_path, event, name)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
     assert (document["stopped"], document["operations"]) == (True, 3)
@@ -259,19 +191,15 @@ def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path,
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("event", "broken", "said"),
     [
-        pytest.param(
-            SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name="SIGKILL", more=""),
-            f"error: process {rank} of 3 (PID ",
-            marks=needs_pidfd,
-        )
-        for rank in (0, 1)
-    ]
-    + [("if rank == 2: feeder.FedLane.pump = lambda lane: 1 / 0", "process 2 failed and ends the replay")],
+        # The first process has the watcher of its node, whose death is named all the same.
+        pytest.param("rank == 0", None, "error: process 0 of 3 (PID ", marks=needs_pidfd),
+        ("False", 2, "process 2 failed and ends the replay"),
+    ],
 )
-def test_a_process_that_dies_or_has_a_bug_ends_the_others_and_is_named(tmp_path, program, said):
-    done = run_under_mpi(long_capture(tmp_path).path, program)
+def test_a_process_that_dies_or_has_a_bug_ends_the_others_and_is_named(tmp_path, event, broken, said):
+    done = run_under_mpi(tmp_path, event, "SIGKILL", broken)
     assert done.returncode != 0
     assert said in done.stderr
     assert ("ZeroDivisionError" in done.stderr) == ("failed" in said), "a bug keeps its traceback"

@@ -1,6 +1,8 @@
 """Replays through each interface: what was recorded is done, whatever makes the calls."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -11,9 +13,8 @@ from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.records import API_CHOICES
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Op, build_capture, read, write
-from tests.places import needs_mpi
+from tests.places import MPIEXEC, ROOT, needs_mpi
 from tests.replay.run.test_story import replayed as replay
-from tests.replay.run.test_story import under_mpi
 
 MS = 1_000_000
 
@@ -101,35 +102,62 @@ def test_direct_requests_move_the_same(tmp_path):
     assert compare(source, made).exact.differences == ()
 
 
-def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
-    ops = [read(0, start_ns=0, length=100), write(1, start_ns=MS, length=50), made("rename", 1, 2, other_file_id=0)]
-    plan = plan_stage(build_capture(tmp_path, ops=ops, files=["/state", "/state.tmp"]), tmp_path / "twin")
-    assert (plan.to_write.file_id.tolist(), plan.created_by_run.file_id.tolist()) == ([0], [1])
-
-
 # ------------------------------------------------------------------------------------------------ collective MPI-IO
+
+TOGETHER = """
+import json, os, sys
+from pathlib import Path
+from dxt_replay.replay.commands.session import ending_together
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.ranks.mpi import connect
+from dxt_replay.replay.run import feeder
+from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.store.reader import open_capture
+from tests.replay.run.test_story import replayed
+world, feed = connect(), feeder.lanes_to_feed
+
+def stopping(lanes):
+    if any(lane.items_done for lane in lanes):
+        raise ReplayError("no room on rank 1")
+    return feed(lanes)
+
+with ending_together(world):
+    for folder in map(Path, sys.argv[1:]):
+        if folder.name == "failing" and world.rank == 1:
+            feeder.lanes_to_feed = stopping
+        result = replayed(open_capture(folder / "source.capture"), Pace.THINK, comm=world)
+        if result is not None:
+            (folder / "result").write_text(json.dumps(result.as_json()))
+"""
+COLLECTIVE = {
+    "collective": ({}, ["mpiio", "mpiio_collective"], None),
+    "orders": ({"second": (1, 0)}, ["mpiio"], "different orders"),
+    "numbers": ({"second": (0, 0)}, ["mpiio", "mpiio_collective"], "different numbers"),
+    "threads": ({"lanes": (0, 1)}, ["mpiio"], "several threads"),
+    # Rank 0 then waits in a call that nothing else could end.
+    "failing": ({}, [], None),
+}
 
 
 @needs_mpi
-@pytest.mark.parametrize(
-    ("shape", "used", "warning"),
-    [
-        ({}, ["mpiio", "mpiio_collective"], None),
-        ({"second": (1, 0)}, ["mpiio"], "different orders"),
-        ({"second": (0, 0)}, ["mpiio", "mpiio_collective"], "different numbers"),
-        ({"lanes": (0, 1)}, ["mpiio"], "several threads"),
-    ],
-)
-def test_collective_operations_are_made_by_all_ranks_or_are_independent(tmp_path, shape, used, warning):
-    source = collective(tmp_path, **shape)
-    staged(source, tmp_path)
-    ended = under_mpi(source, 2, "--pace", "think", "--json")
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert found["backends"] == used
-    assert (found["failed"], found["short"]) == (0, 0)
-    assert [warning in text for text in found["warnings"]] == [True] if warning else found["warnings"] == []
-    assert compare(source, open_capture(tmp_path / "r.capture")).exact.differences == ()
+def test_collective_operations_are_made_by_all_ranks_or_are_independent_and_a_failure_ends_all(tmp_path):
+    sources = {}
+    for name, (shape, *_) in COLLECTIVE.items():
+        (tmp_path / name).mkdir()
+        sources[name] = collective(tmp_path / name, **shape)
+        staged(sources[name], tmp_path / name)
+    command = [MPIEXEC, "-n", "2", sys.executable, "-c", TOGETHER, *(tmp_path / name for name in COLLECTIVE)]
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert ended.returncode != 0
+    assert "process 1: no room on rank 1" in ended.stderr
+    assert not (tmp_path / "failing/r.capture").exists()
+    del sources["failing"]
+    for name, source in sources.items():
+        _, used, warning = COLLECTIVE[name]
+        found = json.loads((tmp_path / name / "result").read_text())
+        assert (found["backends"], found["failed"], found["short"]) == (used, 0, 0)
+        assert [warning in text for text in found["warnings"]] == [True] if warning else found["warnings"] == []
+        assert compare(source, open_capture(tmp_path / name / "r.capture")).exact.differences == ()
 
 
 def test_one_process_for_several_ranks_makes_collective_operations_independent(tmp_path):
@@ -140,26 +168,3 @@ def test_one_process_for_several_ranks_makes_collective_operations_independent(t
     assert found["backends"] == ["mpiio"]
     assert any("not each process replays one rank" in text for text in found["warnings"])
     assert compare(source, made).exact.differences == ()
-
-
-@needs_mpi
-def test_a_process_that_fails_amid_collective_operations_ends_the_others(tmp_path):
-    """Rank 0 then waits in a call that nothing else could end."""
-    source = collective(tmp_path)
-    staged(source, tmp_path)
-    program = """
-import os
-from dxt_replay.replay.run import feeder
-from dxt_replay.traces.errors import ReplayError
-if os.environ["PMI_RANK"] == "1":
-    lanes_to_feed = feeder.lanes_to_feed
-    def stopping(lanes):
-        if any(lane.items_done for lane in lanes):
-            raise ReplayError("no room on rank 1")
-        return lanes_to_feed(lanes)
-    feeder.lanes_to_feed = stopping
-"""
-    ended = under_mpi(source, 2, program=program)
-    assert ended.returncode != 0
-    assert "process 1: no room on rank 1" in ended.stderr
-    assert not (tmp_path / "r.capture").exists()

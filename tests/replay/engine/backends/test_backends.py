@@ -18,7 +18,7 @@ from dxt_replay.traces.errors import ReplayError
 from tests.contract import BackendContract
 from tests.fakes import PythonPosix, make_batch
 from tests.object_servers import BUCKET, ObjectServer
-from tests.replay.engine.issue_lanes import results, run_lane, started
+from tests.replay.engine.issue_lanes import results, run_lane, run_together, started
 
 
 class TestPosix(BackendContract):
@@ -202,13 +202,9 @@ def test_lanes_wait_for_their_requests_at_the_same_time(server):
     under_way, answer, files = threading.Barrier(8, timeout=30), server.serve, lane_files(server)
     server.serve = lambda agent: (answer(agent), under_way.wait())  # type: ignore[method-assign]
     lanes = [Lane(files, pace=LoopPace.NONE, start=started(), stop=StopFlag()) for _ in range(8)]
-    threads = [threading.Thread(target=lane.run) for lane in lanes]
-    for number, (lane, thread) in enumerate(zip(lanes, threads, strict=True)):
+    for number, lane in enumerate(lanes):
         lane.submit(make_batch((READ_AT, 0, 64 * number, 64)))
-        lane.finish()
-        thread.start()
-    for number, (lane, thread) in enumerate(zip(lanes, threads, strict=True)):
-        thread.join()
-        (completed,) = iter(lane.collect, None)
-        assert completed.result.tolist() == [64]
+    run_together(*lanes)
+    for number, lane in enumerate(lanes):
+        assert lane.collect().result.tolist() == [64]
         assert lane.data_read(64) == DATA[64 * number :][:64]
