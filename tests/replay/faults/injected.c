@@ -202,25 +202,15 @@ ON_FD(fsync, "sync")
 ON_FD(fdatasync, "sync")
 ON_FD(syncfs, "sync")
 
-#define ON_PATH(name, call, parameters, path, ...) \
+#define RENAME(name, parameters, ...) \
     int name parameters \
     { \
         REAL(name); \
-        return fails(met(call, path, -1)) ? -1 : real(__VA_ARGS__); \
+        return fails(met("rename", to, -1)) ? -1 : real(__VA_ARGS__); \
     }
-ON_PATH(rename, "rename", (const char *from, const char *to), to, from, to)
-ON_PATH(renameat, "rename", (int a, const char *from, int b, const char *to), to, a, from, b, to)
-ON_PATH(renameat2, "rename", (int a, const char *from, int b, const char *to, unsigned flags), to, a, from, b, to, flags)
-ON_PATH(unlink, "unlink", (const char *path), path, path)
-ON_PATH(unlinkat, "unlink", (int folder, const char *path, int flags), path, folder, path, flags)
-ON_PATH(mkdir, "mkdir", (const char *path, mode_t mode), path, path, mode)
-ON_PATH(mkdirat, "mkdir", (int folder, const char *path, mode_t mode), path, folder, path, mode)
-ON_PATH(stat, "stat", (const char *path, struct stat *status), path, path, status)
-ON_PATH(lstat, "stat", (const char *path, struct stat *status), path, path, status)
-ON_PATH(fstatat, "stat", (int f, const char *path, struct stat *status, int flags), path, f, path, status, flags)
-ON_PATH(stat64, "stat", (const char *path, struct stat64 *status), path, path, status)
-ON_PATH(lstat64, "stat", (const char *path, struct stat64 *status), path, path, status)
-ON_PATH(fstatat64, "stat", (int f, const char *path, struct stat64 *status, int flags), path, f, path, status, flags)
+RENAME(rename, (const char *from, const char *to), from, to)
+RENAME(renameat, (int a, const char *from, int b, const char *to), a, from, b, to)
+RENAME(renameat2, (int a, const char *from, int b, const char *to, unsigned flags), a, from, b, to, flags)
 
 int ftruncate64(int fd, off64_t length)
 {
@@ -230,17 +220,14 @@ int ftruncate64(int fd, off64_t length)
 
 int ftruncate(int fd, off_t length) { return ftruncate64(fd, length); }
 
-FILE *fopen(const char *path, const char *mode)
-{
-    REAL(fopen);
-    return fails(met("open", path, -1)) ? NULL : real(path, mode);
-}
-
-FILE *fopen64(const char *path, const char *mode)
-{
-    REAL(fopen64);
-    return fails(met("open", path, -1)) ? NULL : real(path, mode);
-}
+#define FOPEN(name) \
+    FILE *name(const char *path, const char *mode) \
+    { \
+        REAL(name); \
+        return fails(met("open", path, -1)) ? NULL : real(path, mode); \
+    }
+FOPEN(fopen)
+FOPEN(fopen64)
 
 /* What a failed call of the stream leaves: the mark that ferror() shows (glibc, libio.h). */
 static size_t failed_stream(FILE *file)
@@ -249,19 +236,15 @@ static size_t failed_stream(FILE *file)
     return 0;
 }
 
-size_t fread(void *data, size_t size, size_t count, FILE *file)
-{
-    REAL(fread);
-    Rule *rule = met("read", NULL, fileno(file));
-    return fails(rule) ? failed_stream(file) : real(data, size, shortened(rule, count), file);
-}
-
-size_t fwrite(const void *data, size_t size, size_t count, FILE *file)
-{
-    REAL(fwrite);
-    Rule *rule = met("write", NULL, fileno(file));
-    return fails(rule) ? failed_stream(file) : real(data, size, shortened(rule, count), file);
-}
+#define STREAM(name, call, data_type) \
+    size_t name(data_type data, size_t size, size_t count, FILE *file) \
+    { \
+        REAL(name); \
+        Rule *rule = met(call, NULL, fileno(file)); \
+        return fails(rule) ? failed_stream(file) : real(data, size, shortened(rule, count), file); \
+    }
+STREAM(fread, "read", void *)
+STREAM(fwrite, "write", const void *)
 
 int fclose(FILE *file)
 {

@@ -35,7 +35,6 @@ def stalled(call, path):
     ("rules", "more", "said"),
     [
         ([HUNG_READ], ["--timeout", "1s"], OVER.format(1) + READ.format("its read")),
-        ([HUNG_READ], ["--timeout", "1s", "--api", "stdio"], OVER.format(1) + READ.format("its read")),
         # The lane that opens, not those that wait for it.
         (
             [Rule("open", "stall", FOR_EVER_MS, A, 2, 1)],
@@ -113,7 +112,7 @@ with before("import", "dxt_replay.replay.run.story", stop):
 """
     faults = "" if program else str(Rule("read", "stall", FOR_EVER_MS, "data/a.bin", 3, 1))
     environment = {**os.environ, "LD_PRELOAD": str(commands.library), "INJECTED_FAULTS": faults}
-    command = [str(MPIEXEC), "-n", "2", sys.executable, "-c", source, *map(str, run(folder, "--timeout", "2"))]
+    command = [str(MPIEXEC), "-n", "2", sys.executable, "-c", source, *map(str, run(folder, "--timeout", "1.5"))]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2, done.stderr
     assert re.search(where, done.stderr), done.stderr

