@@ -133,6 +133,14 @@ def refusal(error: OSError, doing: str) -> TargetError:
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
 
 
+def absent(target: Target) -> TargetError:
+    """The error for a target that does not exist."""
+    what = f"the target {target.shown('')} does not exist"
+    if isinstance(target.where, Path):
+        return TargetError(f"{what}: make it (or is it not mounted?), then run `dxt-replay stage`")
+    return TargetError(f"{what}: run `dxt-replay stage` first")
+
+
 def foreign(shown: str) -> TargetError:
     """The error for a file at a placement that no manifest lists."""
     return TargetError(f"{shown} exists and was not made by dxt-replay: move it away or choose another --target")

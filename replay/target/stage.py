@@ -42,7 +42,7 @@ from dxt_replay.replay.target.manifest import (
 )
 from dxt_replay.replay.target.path_columns import booleans, column, rows_in, same_texts
 from dxt_replay.replay.target.placement import PathMap, Placements
-from dxt_replay.replay.target.protocol import SMALL_BYTES, Room, Target, foreign, plain_files
+from dxt_replay.replay.target.protocol import SMALL_BYTES, Room, Target, absent, foreign, plain_files
 from dxt_replay.replay.target.targets import open_target
 from dxt_replay.replay.target.writing import Progress, Writing
 from dxt_replay.traces.errors import TargetError
@@ -338,18 +338,18 @@ def check_staged(
     Raises: TargetError when a file that the run needs is absent, too small, or reached through a link."""
     with open_target(target) as opened:
         if not opened.exists:
-            raise TargetError(f"the target {opened.shown('')} does not exist: run `dxt-replay stage` first")
+            raise absent(opened)
         manifest = read_manifest(opened)
         data = twin_data_set(capture, opened.base, maps, manifest, hdf5)
         files = data.files
         sizes, rows = plain_files(opened, files.path), rows_in(files.path, manifest.path)
         staged = ~files.has_role(CREATED_ROLE)
-        absent = (rows < 0) | ((sizes < 0) & staged) | ~fits(manifest, rows, files)
-        bad = absent | ((sizes >= 0) & (sizes < files.size) & staged)
+        missing = (rows < 0) | ((sizes < 0) & staged) | ~fits(manifest, rows, files)
+        bad = missing | ((sizes >= 0) & (sizes < files.size) & staged)
         if bad.any():
             row = int(np.argmax(bad))
             place = opened.shown(files.path[row].as_py())
-            if absent[row]:
+            if missing[row]:
                 raise TargetError(f"{place} is not staged: run `dxt-replay stage` first")
             raise TargetError(f"{place} has {sizes[row]} of {files.size[row]} bytes: run `dxt-replay stage` first")
     _check_mapped(data.mapped)

@@ -10,8 +10,8 @@ from pathlib import Path
 from dxt_replay.replay.target.object_store import SCHEME, parse_object_url
 from dxt_replay.replay.target.objects import open_objects
 from dxt_replay.replay.target.posix import open_directory
-from dxt_replay.replay.target.protocol import Target
-from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.replay.target.protocol import Target, absent
+from dxt_replay.traces.errors import UsageError
 
 TARGETS: dict[str, Callable[[str | Path, bool], AbstractContextManager[Target]]] = {
     "": open_directory,
@@ -42,7 +42,7 @@ def check_there(where: str | Path) -> None:
     """Raises: TargetError for a directory that does not exist, such as a mount that is not there."""
     with open_target(where) as target:
         if isinstance(target.where, Path) and not target.exists:
-            raise TargetError(f"the target {target.shown('')} does not exist: make it, or is it not mounted?")
+            raise absent(target)
 
 
 def place_below(where: str | Path, name: str) -> str | Path:

@@ -54,11 +54,11 @@ report source.capture -o text.txt => text.txt exists: --force replaces it, or ch
 demo x => 'x' is not a bundled capture: choose imagenet or cosmictagger
 demo -o empty => empty exists, and the demo overwrites nothing: choose another
 doctor absent => absent is not a directory: name the directory that you will
-stage source.capture --target absent => the target absent does not exist: make it, or is it not mounted?
+stage source.capture --target absent => the target absent does not exist: make it (or is it
 stage source.capture --target twin --workers 65 => --workers 65: give 1 to 64
 stage source.capture --target twin --timeout 5x => --timeout '5x' is not a time: write seconds, or a unit as in
 stage source.capture --target twin --steps 7 => --steps is now --part steps=...
-run source.capture --target absent -o o.capture => the target absent does not exist: run `dxt-replay stage` first
+run source.capture --target absent -o o.capture => the target absent does not exist: make it (or is it
 run source.capture --target empty -o o.capture => empty/dxt-replay-twin/data/a is not staged: run `dxt-replay
 run source.capture --target twin -o exists.capture --force => exists.capture exists and is not a capture (no
 run source.capture --target twin -o o.capture --pace fast => --pace 'fast': choose timed, think, steps, none
