@@ -34,15 +34,11 @@ OpenZFS and GPFS headers."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResult:
-    """The files whose pages were dropped, and their bytes.
+    """Files whose pages were not dropped: their number by the file system that cannot drop pages (`kept`), and by the
+    reason why they could not be opened (`skipped`)."""
 
-    `kept`: number of files by the file system that cannot drop pages.
-    `skipped`: number of files by the reason why they could not be opened."""
-
-    files: int
-    bytes: int
-    kept: Mapping[str, int] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)
+    kept: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -77,23 +73,17 @@ def drop(paths: Iterable[bytes]) -> DropResult:
 
     Advice only: pages that another process has mapped stay. `resident` measures the result. Never raises for a
     single file; `skipped` counts the failures."""
-    files = total = 0
-    kept: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
+    result = DropResult()
     for path in paths:
         try:
             with _opened(path) as fd:
                 os.fsync(fd)  # a page that is not on the disk yet cannot be dropped
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                name = _KEEPS_PAGES.get(_file_system_magic(fd))
-                if name is None:
-                    files += 1
-                    total += os.fstat(fd).st_size
-                else:
-                    kept[name] += 1
+                if (name := _KEEPS_PAGES.get(_file_system_magic(fd))) is not None:
+                    result.kept[name] += 1
         except (OSError, ValueError) as error:
-            skipped[getattr(error, "strerror", None) or str(error)] += 1
-    return DropResult(files=files, bytes=total, kept=dict(kept), skipped=dict(skipped))
+            result.skipped[getattr(error, "strerror", None) or str(error)] += 1
+    return result
 
 
 def resident(paths: Iterable[bytes]) -> Residency:

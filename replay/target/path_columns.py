@@ -82,25 +82,20 @@ class DirectoryBatch(NamedTuple):
         return f"{self.directory}/{self.names[number]}" if self.directory else str(self.names[number])
 
 
-def directory_batches(paths: pa.LargeStringArray, most_files: int) -> Iterator[DirectoryBatch]:
-    """All files directory by directory, within each in the order of the column, at most so many at a time."""
+def directory_rows(paths: pa.LargeStringArray, most_files: int) -> Iterator[tuple[str, np.ndarray]]:
+    """(directory, rows of its files in the order of the column), at most so many files at a time."""
     number, names = by_directory(paths)
-    order = directory_order(number)
-    for first, end in pairwise([*np.flatnonzero(run_begins(number[order])).tolist(), len(order)]):
+    order = np.argsort(number, kind="stable")
+    begins = np.flatnonzero(np.diff(number[order], prepend=-1)).tolist()
+    for first, end in pairwise([*begins, len(order)]):
         for begin in range(first, end, most_files):
-            rows = order[begin : min(begin + most_files, end)]
-            yield DirectoryBatch(names[number[rows[0]]], rows, parted(paths.take(pa.array(rows)))[1])
+            yield names[number[order[first]]], order[begin : min(begin + most_files, end)]
 
 
-def directory_order(number: np.ndarray) -> np.ndarray:
-    """int64[paths]: the rows in the order of the numbers of their directories, and within each in their own."""
-    in_order = bool((number[1:] >= number[:-1]).all())
-    return np.arange(len(number)) if in_order else np.argsort(number, kind="stable")
-
-
-def run_begins(number: np.ndarray) -> np.ndarray:
-    """bool[rows]: True where the number differs from that of the row before, and at the first row."""
-    return np.concatenate((np.ones(min(len(number), 1), dtype=bool), number[1:] != number[:-1]))
+def directory_batches(paths: pa.LargeStringArray, most_files: int) -> Iterator[DirectoryBatch]:
+    """As `directory_rows`, with the names of the files."""
+    for directory, rows in directory_rows(paths, most_files):
+        yield DirectoryBatch(directory, rows, parted(paths.take(pa.array(rows)))[1])
 
 
 def ancestors(paths: pa.LargeStringArray) -> pa.LargeStringArray:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.target.data_set import TwinFiles, total
-from dxt_replay.replay.target.path_columns import by_directory, directory_order, run_begins
+from dxt_replay.replay.target.path_columns import directory_rows
 from dxt_replay.replay.target.protocol import SMALL_BYTES, Target
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.units import MIB
@@ -180,21 +180,16 @@ class Writing:
 
 
 def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
-    """Rows of files of one directory, some BATCH_BYTES together or one large file; few are spread over the threads.
+    """Rows of files of one directory, some BATCH_BYTES together, or less beside one large file; few are spread over the
+    threads.
 
     Several threads that make files in one directory at a time wait for its lock more than they work."""
-    number, _ = by_directory(files.path)
-    order = directory_order(number)
-    most_files = max(1, min(BATCH_FILES, len(files) // threads))
-    size, begins = files.size[order], run_begins(number[order])
-    firsts = np.flatnonzero(begins)
-    first = np.repeat(firsts, np.diff(np.append(firsts, len(size))))
-    counted = np.minimum(size, BATCH_BYTES + 1)
-    before = np.cumsum(counted) - counted
-    part = np.maximum((np.arange(len(size)) - first) // most_files, (before - before[first]) // BATCH_BYTES)
-    large = size > BATCH_BYTES
-    begins[1:] |= (part[1:] != part[:-1]) | large[1:] | large[:-1]
-    return np.split(order, np.flatnonzero(begins)[1:]) if len(order) else []
+    found: list[np.ndarray] = []
+    for _, rows in directory_rows(files.path, max(1, min(BATCH_FILES, len(files) // threads))):
+        size = np.minimum(files.size[rows], BATCH_BYTES)
+        part = (np.cumsum(size) - size) // BATCH_BYTES
+        found += np.split(rows, np.flatnonzero(np.diff(part)) + 1)
+    return found
 
 
 def in_threads(work: Callable[[_Task], _Answer], tasks: Iterable[_Task]) -> list[_Answer]:

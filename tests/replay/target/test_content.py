@@ -58,12 +58,9 @@ def test_it_does_not_compress_within_a_file_nor_across_files():
 
 
 @given(record_ids, st.integers(0, 1 << 30), record_ids, st.integers(0, 1 << 30))
-def test_blocks_differ_between_files_and_places(one, block, other, at):
+def test_blocks_differ_between_files_and_places_and_a_short_one_is_the_start_of_a_long_one(one, block, other, at):
     assert (noise(one, block) == noise(other, at)) == ((one, block) == (other, at))
-
-
-def test_a_short_block_is_the_start_of_the_long_one():
-    assert noise(5, 6, BLOCK_BYTES).startswith(noise(5, 6, 8 * 33))
+    assert noise(one, block).startswith(noise(one, block, 8 * 33))
 
 
 @pytest.mark.parametrize("is_hole", [False, True])
@@ -112,7 +109,7 @@ def test_fresh_files_are_resident_to_the_last_byte(tmp_path):
 
 def test_dropped_files_are_not(on_disk):
     paths = [make(on_disk / "a", 100 * PAGE + 7), make(on_disk / "b", 5)]
-    assert drop(iter(paths)) == DropResult(files=2, bytes=100 * PAGE + 12)
+    assert drop(iter(paths)) == DropResult()
     for _ in range(2):  # asking loads nothing
         assert resident(paths) == Residency(resident_bytes=0, total_bytes=100 * PAGE + 12)
 
@@ -142,9 +139,8 @@ def test_what_is_no_file_is_skipped_and_named(tmp_path):
     paths = [os.fsencode(tmp_path / "none"), os.fsencode(tmp_path / "fifo"), os.fsencode(tmp_path), b"a\0b", b""]
     before = os.listdir("/proc/self/fd")
     result = drop(paths)
-    assert (result.files, result.bytes, sum(result.skipped.values())) == (0, 0, 5)
-    assert result.skipped["No such file or directory"] == 2
-    assert result.skipped["not a plain file"] == 2
+    assert (result.skipped["No such file or directory"], result.skipped["not a plain file"]) == (2, 2)
+    assert result.skipped.total() == 5
     assert "the pages of 2 files could not be dropped: not a plain file" in result.warnings
     assert resident(paths) == Residency(resident_bytes=0, total_bytes=0)
     assert resident(paths).percent is None
@@ -159,7 +155,7 @@ def test_a_file_system_in_memory_says_that_it_cannot_drop():
     try:
         name = make(path, 2 * PAGE)
         result = drop([name])
-        assert (result.files, dict(result.kept)) == (0, {"tmpfs": 1})
+        assert dict(result.kept) == {"tmpfs": 1}
         assert result.warnings == (
             "1 files are on tmpfs, which does not drop pages on request: their reads will not be cold",
         )
