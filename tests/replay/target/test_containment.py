@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,8 @@ from dxt_replay.replay.target.stage import check_staged, plan_stage, prepare_run
 from dxt_replay.traces.errors import TargetError
 from tests.capture_builder import build_capture, read, write
 from tests.examples import examples
+from tests.planted import make_outside, nothing_changes, plant
+from tests.replay.target.test_stage import reads
 
 HOSTILE = [
     b"/etc/passwd", b"../../x", b"/../../../../tmp/x", b"/a/../../outside/kept", b"outside/kept", b"/a\nb/c\r",
@@ -36,35 +37,21 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@contextmanager
-def nothing_outside_changes(place):
-    """Everything in `place` but `place`/target is the same afterwards, as are a few files of the machine."""
-    before = _state(place)
-    yield
-    assert _state(place) == before
-
-
-def _state(place, *, inside=False):
-    """Of all that is beside the target, or `inside`, of which a lock comes and goes."""
-    found = [path for path in place.rglob("*") if inside or path.relative_to(place).parts[0] != "target"]
-    seen = [(path, path.lstat()) for path in [*sorted(found), Path("/etc/passwd"), Path("/etc"), Path("/")]]
-    whole = {path for path, status in seen if not (inside and stat.S_ISDIR(status.st_mode))}
-    return [(str(path), each.st_ino, each.st_size, each.st_mtime_ns if path in whole else 0) for path, each in seen]
+def refused(message, use, *given):
+    with pytest.raises(TargetError, match=message):
+        use(*given)
 
 
 @pytest.fixture
-def place(tmp_path):
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside/kept").write_bytes(b"kept")
-    return tmp_path
+def outside(tmp_path):
+    return make_outside(tmp_path)
 
 
-def test_hostile_names_stay_inside(place):
+def test_hostile_names_stay_inside(tmp_path, outside):
     half = len(HOSTILE) // 2
     ops = [read(i, length=100) if i < half else write(i, length=100) for i in range(len(HOSTILE))]
-    capture = build_capture(place, files=HOSTILE, ops=ops)
-    target = place / "target"
-    with nothing_outside_changes(place):
+    capture, target = build_capture(tmp_path, files=HOSTILE, ops=ops), tmp_path / "target"
+    with nothing_changes(outside):
         stage(plan_stage(capture, target))
         placements = check_staged(capture, target)
         for placement in list(placements)[half:]:
@@ -74,137 +61,114 @@ def test_hostile_names_stay_inside(place):
         assert len(staged) == half
         assert all(path.stat().st_size == 100 for path in staged)
         assert unstage(target) == half
+    assert {path.name for path in tmp_path.iterdir()} == {"outside", "target", capture.path.name}
     assert list(target.iterdir()) == []
 
 
-@settings(max_examples=examples(30))
-@given(
-    st.lists(
-        st.lists(st.sampled_from([b"", b".", b"..", b"a", b"b", b"kept"]) | st.binary(max_size=5), max_size=5),
-        max_size=8,
-    )
-)
+names = st.lists(st.sampled_from([b"", b".", b"..", b"a", b"b", b"kept"]) | st.binary(max_size=5), max_size=5)
+
+
+@settings(max_examples=examples(10))
+@given(st.lists(names, max_size=8))
 def test_arbitrary_names_stay_inside(names):
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-        (place / "outside").mkdir()
-        paths = [b"/".join(parts) for parts in names]
-        capture = build_capture(place, files=paths, ops=[read(i, length=1) for i in range(len(paths))])
-        with nothing_outside_changes(place):
-            stage(plan_stage(capture, place / "target"), workers=1)
-            found = {os.path.realpath(placement.path) for placement in check_staged(capture, place / "target")}
+        target, outside, paths = Path(scratch) / "target", make_outside(Path(scratch)), list(map(b"/".join, names))
+        capture = build_capture(scratch, files=paths, ops=[read(i, length=1) for i in range(len(paths))])
+        with nothing_changes(outside):
+            stage(plan_stage(capture, target), workers=1)
+            found = {os.path.realpath(placement.path) for placement in check_staged(capture, target)}
             assert len(found) == len(paths)
-            assert all(path.startswith(os.fsencode(os.path.realpath(place / "target")) + b"/") for path in found)
-            unstage(place / "target")
+            assert all(path.startswith(os.fsencode(os.path.realpath(target)) + b"/") for path in found)
+            unstage(target)
 
 
 @pytest.fixture
-def capture(place):
-    return build_capture(place, files=["/a/b/c", "/w/x"], ops=[read(0, length=10), write(1, length=10)])
+def capture(tmp_path):
+    return build_capture(tmp_path, files=["/a/b/c", "/w/x"], ops=[read(0, length=10), write(1, length=10)])
 
 
-LINKS = ["", "/a", "/a/b", "/a/b/c", "/w"]
-HALF_WRITTEN = [
-    os.fsdecode(temporary_name(MANIFEST_NAME.encode())),
-    f"{TWIN_ROOT}/a/b/{os.fsdecode(temporary_name(b'large'))}",
-]
+LINKS = ["link to a file", "link to a directory", "link to nothing"]
+IN_THE_WAY = {"hard link": r"one of . names .hard", "FIFO": "not a plain file", "directory": "not a plain file"}
 
 
-@pytest.mark.parametrize("where", [*LINKS, "/w/x"])
-@pytest.mark.parametrize("to", ["outside", "outside/kept", "outside/new"])
-@pytest.mark.parametrize("when", ["before the plan", "before staging", "before a run"])
-def test_a_link_at_any_place_of_a_twin_is_neither_followed_nor_replaced(where, to, when, place, capture):
-    target, link = place / "target", place / f"target/{TWIN_ROOT}{where}"
-    plan = None if when == "before the plan" else plan_stage(capture, target)
-    if when == "before a run":
-        stage(plan)
-    if link.exists():
-        link.rename(target / "moved")
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(place / to)
-    with nothing_outside_changes(place):
-        if when == "before staging" and where != "/w/x":  # made by a run: prepare_run looks again
-            with pytest.raises(TargetError, match=r"symbolic link|not made by dxt-replay"):
-                stage(plan)
-        elif when == "before staging":
-            stage(plan)
-        for look in (check_staged, plan_stage):
-            if look is plan_stage or when == "before a run":
-                with pytest.raises(TargetError, match=r"is a symbolic link.*remove"):
-                    look(capture, target)
-    assert link.is_symlink()
+def message_of(where, thing):
+    """What is said of a thing at the place of a directory or file."""
+    if thing in LINKS:
+        return "is a symbolic link.*remove"
+    is_file = where in ("/a/b/c", "/w/x")
+    return IN_THE_WAY.get(thing, "was not made by dxt-replay") if is_file else "is a file where a directory is needed"
 
 
+@pytest.mark.parametrize(
+    ("where", "thing"),
+    [
+        *((where, thing) for where in ("", "/a", "/a/b") for thing in (*LINKS[1:], "file")),
+        *((where, thing) for where in ("/a/b/c", "/w/x") for thing in (*LINKS, *IN_THE_WAY, "file")),
+        ("/w", "link to a directory"),
+    ],
+)
+def test_what_is_at_a_place_of_a_twin_is_neither_followed_nor_replaced(where, thing, tmp_path, capture, outside):
+    message = message_of(where, thing)
+
+    def planted(target):
+        there = Path(f"{target}/{TWIN_ROOT}{where}")
+        plant(thing, there, outside, tmp_path / "aside")
+        return there
+
+    with nothing_changes(outside):
+        target = tmp_path / "before the plan"
+        there = [planted(target)]
+        refused(message, plan_stage, capture, target)
+        target = tmp_path / "before staging"
+        plan = plan_stage(capture, target)
+        there += [planted(target)]
+        if where != "/w/x":  # made by a run, which looks again
+            refused("symbolic link|was not made by dxt-replay|where a directory is needed", stage, plan)
+        target = tmp_path / "before a run"
+        stage(plan_stage(capture, target))
+        placements = check_staged(capture, target)
+        there += [planted(target)]
+        if thing != "file" or where not in ("/a/b/c", "/w/x"):  # a file of the same name may be ours
+            for look in (check_staged, plan_stage):
+                refused(message, look, capture, target)
+            for use in (lambda: prepare_run(target, placements), lambda: unstage(target)):
+                with suppress(TargetError):  # what is inside may succeed
+                    use()
+            if thing == "hard link":
+                there.pop()
+    assert all(os.path.lexists(path) for path in there)
+
+
+@pytest.mark.parametrize("thing", LINKS)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        *((name, r"symbolic link|File exists") for name in (LOCK_NAME, MANIFEST_NAME, *HALF_WRITTEN[:1])),
-        (HALF_WRITTEN[1], r"cannot write .*/a/b/large: File exists"),
+        (LOCK_NAME, "symbolic link|File exists"),
+        (MANIFEST_NAME, "symbolic link"),
+        (os.fsdecode(temporary_name(MANIFEST_NAME.encode())), "File exists"),
+        (f"{TWIN_ROOT}/a/b/{os.fsdecode(temporary_name(b'large'))}", r"cannot write .*/a/b/large: File exists"),
     ],
 )
-@pytest.mark.parametrize("to", ["outside", "outside/kept", "outside/new"])
-def test_a_link_at_a_name_that_staging_itself_opens_is_neither_followed_nor_replaced(name, message, to, place):
+def test_a_link_at_a_name_that_staging_itself_opens_is_neither_followed_nor_replaced(
+    name, message, thing, tmp_path, outside
+):
     """Its lock, the manifest, and the manifest and a large file while they are written."""
-    ops = [read(0, length=10), read(1, length=SMALL_BYTES + 1)]
-    capture = build_capture(place / "outside", files=["/a/b/c", "/a/b/large"], ops=ops)
-    link = place / "target" / name
-    link.parent.mkdir(parents=True)
-    link.symlink_to(place / to)
-    with nothing_outside_changes(place), pytest.raises(TargetError, match=message):
-        stage(plan_stage(capture, place / "target"))
-    assert link.is_symlink()
+    capture = reads(tmp_path, {"/a/b/c": 10, "/a/b/large": SMALL_BYTES + 1})
+    plant(thing, tmp_path / "target" / name, outside, tmp_path / "aside")
+    with nothing_changes(outside):
+        refused(message, lambda: stage(plan_stage(capture, tmp_path / "target")))
+    assert (tmp_path / "target" / name).is_symlink()
 
 
-def test_a_link_in_place_of_the_root_of_a_second_data_set_is_not_followed(place, capture):
-    target = place / "target"
+def test_a_link_in_place_of_the_root_of_a_second_data_set_is_not_followed(tmp_path, capture, outside):
+    target = tmp_path / "target"
     stage(plan_stage(capture, target))
-    other = build_capture(place, name="other", files=["/a/b/c"], ops=[read(0, length=11)])
+    other = reads(tmp_path, {"/a/b/c": 11}, "other")
     root = plan_stage(other, target).to_write.path[0].as_py().partition("/")[0]
     assert root != TWIN_ROOT
-    (target / root).symlink_to(place / "outside")
-    with nothing_outside_changes(place), pytest.raises(TargetError, match="is a symbolic link"):
-        plan_stage(other, target)
-
-
-@pytest.mark.parametrize("where", LINKS)
-def test_removing_follows_no_links(where, place, capture):
-    target = place / "target"
-    stage(plan_stage(capture, target))
-    placements = check_staged(capture, target)
-    outside = place / "outside"
-    for copy in ("a/b/c", "b/c", "c", "w/x", "x"):
-        (outside / copy).parent.mkdir(parents=True, exist_ok=True)
-        if not (outside / copy).exists():
-            (outside / copy).write_bytes(b"kept")
-    (target / f"{TWIN_ROOT}{where}").rename(target / "moved")
-    (target / f"{TWIN_ROOT}{where}").symlink_to(outside if where != "/a/b/c" else outside / "kept")
-    with nothing_outside_changes(place):
-        for use in (lambda: prepare_run(target, placements), lambda: unstage(target)):
-            try:  # what is inside may succeed
-                use()
-            except TargetError as error:
-                assert "symbolic link" in str(error)  # noqa: PT017
-    assert (target / f"{TWIN_ROOT}{where}").is_symlink()
-
-
-@pytest.mark.parametrize(
-    ("where", "kind", "message"),
-    [
-        ("a/b/c", "directory", "is not a plain file"),
-        ("a/b/c", "fifo", "is not a plain file"),
-        ("a", "file", "is a file where a directory is needed"),
-        ("a/b/c", "file", "a/b/c exists and was not made by dxt-replay"),
-        ("w/x", "file", "w/x exists and was not made by dxt-replay"),
-    ],
-)
-def test_what_is_in_the_way_is_refused_and_stays(where, kind, message, place, capture):
-    there = place / "target" / TWIN_ROOT / where
-    there.parent.mkdir(parents=True)
-    {"directory": there.mkdir, "fifo": lambda: os.mkfifo(there), "file": lambda: there.write_bytes(b"mine")}[kind]()
-    before = there.lstat()
-    with pytest.raises(TargetError, match=message):
-        plan_stage(capture, place / "target")
-    assert there.lstat() == before
+    (target / root).symlink_to(outside)
+    with nothing_changes(outside):
+        refused("is a symbolic link", plan_stage, other, target)
 
 
 def forged(**entry):
@@ -233,20 +197,20 @@ HEAD = '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files":
         *(lambda manifest: manifest.symlink_to("../outside/kept"), os.mkfifo, os.mkdir),
     ],
 )
-def test_a_manifest_that_is_not_ours_removes_nothing(content, place, capture):
+def test_a_manifest_that_is_not_ours_removes_nothing(content, tmp_path, capture, outside):
     """It is input."""
-    target, manifest = place / "target", place / "target" / MANIFEST_NAME
+    target, manifest = tmp_path / "target", tmp_path / "target" / MANIFEST_NAME
     (target / TWIN_ROOT).mkdir(parents=True)
     (target / "mine").write_bytes(b"mine")
     if callable(content):
         content(manifest)
     else:
         manifest.write_bytes(content.encode("utf-8", "surrogateescape"))
-    before = _state(place, inside=True)
-    for use in (plan_stage, check_staged, lambda _, target: unstage(target)):
-        with pytest.raises(TargetError, match=MANIFEST_NAME):
-            use(capture, target)
-    assert _state(place, inside=True) == before
+    with nothing_changes(outside), nothing_changes(target / TWIN_ROOT):
+        for use in (plan_stage, check_staged, lambda _, target: unstage(target)):
+            refused(MANIFEST_NAME, use, capture, target)
+    assert sorted(path.name for path in target.iterdir()) == sorted((TWIN_ROOT, "mine", MANIFEST_NAME))
+    assert callable(content) or manifest.read_bytes() == content.encode("utf-8", "surrogateescape")
 
 
 def test_no_descriptor_is_left_open_and_a_target_is_resolved_once(tmp_path, monkeypatch):
@@ -273,18 +237,6 @@ def test_a_refusal_says_what_where_and_what_to_do(code):
     assert ("the file system failed" if code == errno.EIO else "target") in message.split("; ")[1]
 
 
-@pytest.mark.parametrize("where", ["/a/b/c", "/w/x"])
-def test_a_hard_link_is_refused_before_a_run_writes_through_it(where, place, capture):
-    target = place / "target"
-    stage(plan_stage(capture, target))
-    link = target / f"{TWIN_ROOT}{where}"
-    link.unlink(missing_ok=True)
-    link.hardlink_to(place / "outside/kept")
-    for look in (lambda: check_staged(capture, target), lambda: plan_stage(capture, target)):
-        with nothing_outside_changes(place), pytest.raises(TargetError, match=r"one of 2 names \(hard links\)"):
-            look()
-
-
 MOUNTED = """
 import os, sys
 from pathlib import Path
@@ -303,28 +255,22 @@ for attempt in (lambda: plan_stage(capture, target), lambda: check_staged(captur
 
 
 @pytest.mark.parametrize("place", ["my out", "my out/log"])
-def test_a_mount_point_in_a_twin_is_neither_written_nor_emptied(tmp_path, place):
+def test_a_mount_point_in_a_twin_is_neither_written_nor_emptied(tmp_path, place, outside):
     capture = build_capture(tmp_path, files=["/my out/log"], ops=[write(0, length=10)])
     target = tmp_path / "target"
     stage(plan_stage(capture, target))
-    inside = target / TWIN_ROOT / place
+    inside, of = target / TWIN_ROOT / place, outside / ("kept" if place.endswith("log") else "dir")
     inside.parent.mkdir(exist_ok=True)
-    precious = tmp_path / ("outside" if place.endswith("log") else "outside/log")
-    precious.parent.mkdir(exist_ok=True)
-    precious.write_text("precious")
     if place.endswith("log"):
         inside.touch()
     command = 'mount --bind "$1" "$2" || exit 77; shift 2; exec "$@"'
-    replaying = [sys.executable, "-c", MOUNTED, str(capture.path), str(target)]
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command, "sh", str(tmp_path / "outside"), str(inside), *replaying],
-        capture_output=True,
-        text=True,
-    )
+    attempts = sys.executable, "-c", MOUNTED, capture.path, target
+    words = ["unshare", "-m", "sh", "-c", command, "sh", of, inside, *attempts]
+    with nothing_changes(outside):
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
     if done.returncode in (1, 77) and not done.stdout:
         pytest.skip(f"this user may not mount: {done.stderr}")
     assert done.stdout.count("is a mount point inside a twin") == 3, (done.stdout, done.stderr)
-    assert precious.read_text() == "precious"
 
 
 def test_mounts_beside_a_twin_are_nobodys_business(tmp_path, monkeypatch):

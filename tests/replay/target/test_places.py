@@ -37,12 +37,11 @@ paths = st.builds(
 )
 
 
-def placed(*recorded, target=TARGET):
+def placed(*recorded):
     """Paths below the twin root, in order."""
-    root = target + os.fsencode(TWIN_ROOT) + b"/"
-    found = [placement.path for placement in place(files_table(recorded), target)]
-    assert all(path.startswith(root) for path in found)
-    return [path.removeprefix(root) for path in found]
+    found = [placement.path for placement in place(files_table(recorded), TARGET)]
+    assert all(path.startswith(ROOT) for path in found)
+    return [path.removeprefix(ROOT) for path in found]
 
 
 def assert_sound(found, root=ROOT):
@@ -58,18 +57,18 @@ def assert_sound(found, root=ROOT):
     assert not directories & set(as_parts)
 
 
-@given(st.lists(paths, max_size=12))
-@example([b"", b"/", b"/..", b"..", b"."])
-@example([b"/a", b"/a/b", b"/a/b/c", b"a", b"/x/../a"])
-@example([b"/" + b"/".join([b"d" * 200] * 30) + b"/f%d" % i for i in range(3)])
-def test_arbitrary_paths_have_sound_places(recorded):
-    assert_sound([placement.path for placement in place(files_table(recorded), TARGET)])
+DEEP = b"/" + b"/".join([b"t" * 250] * 14) + b"/"
 
 
-@given(st.lists(st.tuples(paths, st.integers(0, 3)), max_size=8))
-def test_record_ids_that_come_twice_do_not_make_places_collide(recorded):
+@given(st.lists(st.tuples(paths, st.none() | st.integers(0, 3)), max_size=12), st.sampled_from([TARGET, DEEP]))
+@example([(path, None) for path in (b"", b"/", b"/..", b"..", b".")], TARGET)
+@example([(path, None) for path in (b"/a", b"/a/b", b"/a/b/c", b"a", b"/x/../a")], TARGET)
+@example([(b"/" + b"/".join([b"d" * 200] * 30) + b"/f%d" % i, None) for i in range(3)], TARGET)
+def test_arbitrary_paths_have_sound_places(recorded, target):
+    """Also below a deep target, which shortens them, and of record ids that come twice."""
     files = [File(path, record_id=record_id) for path, record_id in recorded]
-    assert_sound([placement.path for placement in place(files_table(files), TARGET)])
+    found = [placement.path for placement in place(files_table(files), target)]
+    assert_sound(found, target + os.fsencode(TWIN_ROOT) + b"/")
 
 
 @given(st.lists(paths, max_size=8), st.randoms(use_true_random=False))
@@ -78,13 +77,6 @@ def test_the_order_of_the_files_does_not_matter(recorded, random):
     shuffled = random.sample(files, len(files))
     there = {file.record_id: path for file, path in zip(files, placed(*files), strict=True)}
     assert {file.record_id: path for file, path in zip(shuffled, placed(*shuffled), strict=True)} == there
-
-
-@given(st.lists(paths, max_size=8))
-def test_a_deep_target_shortens_the_paths_below_it(recorded):
-    target = b"/" + b"/".join([b"t" * 250] * 14) + b"/"
-    found = [placement.path for placement in place(files_table(recorded), target)]
-    assert_sound(found, target + os.fsencode(TWIN_ROOT) + b"/")
 
 
 UNNAMED = b"%~00000000000003e8"
@@ -166,10 +158,6 @@ def test_the_directory_becomes_absolute_and_may_hold_an_equals_sign(tmp_path, mo
     assert parse_map("/data//x/=real=1") == expected
 
 
-def test_an_empty_table_has_no_places():
-    assert not len(place(files_table([]), TARGET))
-
-
 MORE = {"data_bytes": 5, "layout": 'x"y', "written": True}
 
 
@@ -218,21 +206,11 @@ def test_one_of_a_newer_release_is_named_as_such_whatever_its_lines_hold(change,
     written(tmp_path, entry("a"))
     data = json.loads((tmp_path / MANIFEST_NAME).read_text())
     data["files"][0] |= change
-    (tmp_path / MANIFEST_NAME).write_text(json.dumps(data))
-    with pytest.raises(TargetError, match="is damaged or not ours"):
-        manifest_of(tmp_path)
-    data["schema_version"] = manifest_module.MANIFEST_VERSION + 1
-    (tmp_path / MANIFEST_NAME).write_text(json.dumps(data))
-    with pytest.raises(TargetError, match="update dxt-replay"):
-        manifest_of(tmp_path)
-
-
-@given(st.lists(st.binary(max_size=20), max_size=6))
-def test_every_placement_can_be_listed(tmp_path_factory, paths):
-    places = [each.path.decode("utf-8") for each in place(files_table(paths), b"")]
-    target = tmp_path_factory.mktemp("target")
-    written(target, *(entry("", path=path) for path in places))
-    assert sorted(manifest_of(target).path.to_pylist()) == sorted(places)
+    for version, said in ((0, "is damaged or not ours"), (1, "update dxt-replay")):
+        data["schema_version"] = manifest_module.MANIFEST_VERSION + version
+        (tmp_path / MANIFEST_NAME).write_text(json.dumps(data))
+        with pytest.raises(TargetError, match=said):
+            manifest_of(tmp_path)
 
 
 def test_adding_files_keeps_the_others_and_names_a_data_set_once():
@@ -252,29 +230,6 @@ def test_a_disk_that_refuses_keeps_the_old_one(call, tmp_path, monkeypatch):
             written(tmp_path, entry("b"))
     assert manifest_of(tmp_path) == old
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
-
-
-@given(
-    place=st.integers(0, 700),
-    cut=st.integers(0, 3),
-    new=st.sampled_from([b"", b" ", b"\n", b",", b"0", b"-", b".5", b"e1", b"/..", b"}", b'"', b"\\u0000", b"null"])
-    | st.binary(max_size=2),
-)
-def test_a_changed_one_is_read_as_json_has_it_or_refused(place, cut, new, tmp_path_factory):
-    target = tmp_path_factory.mktemp("target")
-    written(target, entry("a/größe"), entry("a/b"), entry("b", **MORE), entry("c", sparse=True))
-    file = target / MANIFEST_NAME
-    whole = file.read_bytes()
-    file.write_bytes(whole[:place] + new + whole[place + cut :])
-    try:
-        found = manifest_of(target)
-    except TargetError:
-        return
-    listed = {each["path"]: entry("", **each) for each in json.loads(file.read_bytes())["files"]}
-    for each in listed.values():
-        each["written"] = bool(each["written"])
-    assert found.files.to_pylist() == [listed[path] for path in sorted(listed)]
-    assert all(path.startswith(TWIN_ROOT) and not {"", ".", ".."} & set(path.split("/")) for path in listed)
 
 
 @pytest.mark.parametrize("indent", [None, 1])
