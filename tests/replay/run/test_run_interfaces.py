@@ -1,8 +1,6 @@
 """Replays through each interface: what was recorded is done, whatever makes the calls."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +11,8 @@ from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.records import API_CHOICES
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Op, build_capture, read, write
-from tests.places import MPIEXEC, ROOT, needs_mpi
+from tests.places import needs_mpi
+from tests.replay.run.test_story import mpi_job
 from tests.replay.run.test_story import replayed as replay
 
 MS = 1_000_000
@@ -146,8 +145,7 @@ def test_collective_operations_are_made_by_all_ranks_or_are_independent_and_a_fa
         (tmp_path / name).mkdir()
         sources[name] = collective(tmp_path / name, **shape)
         staged(sources[name], tmp_path / name)
-    command = [MPIEXEC, "-n", "2", sys.executable, "-c", TOGETHER, *(tmp_path / name for name in COLLECTIVE)]
-    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    ended = mpi_job(2, "-c", TOGETHER, *(tmp_path / name for name in COLLECTIVE))
     assert ended.returncode != 0
     assert "process 1: no room on rank 1" in ended.stderr
     assert not (tmp_path / "failing/r.capture").exists()

@@ -60,12 +60,17 @@ def replayed(source, pace=Pace.NONE, output="r.capture", comm=None, report=lambd
     return run_replay(source, folder / output, options, comm or Solo(), report)
 
 
+def mpi_job(processes, *words):
+    """Python with these words in so many processes."""
+    command = list(map(str, (MPIEXEC, "-n", processes, sys.executable, *words)))
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+
+
 def under_mpi(source, processes, *more, program=""):
     words = ["run", str(source.path), "--target", str(source.path.parent / "twin")]
     words += ["-o", str(source.path.parent / "r.capture"), *more]
     script = f"import sys\nfrom dxt_replay.replay.commands.main import main\n{program}\nsys.exit(main({words!r}))"
-    command = [str(MPIEXEC), "-n", str(processes), sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return mpi_job(processes, "-c", script)
 
 
 def operation_keys(capture, rank, *more):
