@@ -16,13 +16,13 @@ import pytest
 from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, Tracer, write_script
 from dxt_replay.replay.calibration.scratch import scratch_below
 from dxt_replay.replay.ranks.mpi import SHARED_MEMORY
-from dxt_replay.replay.target.stage import plan_stage, stage
-from tests.capture_builder import build_capture, read
+from tests.capture_builder import read
 from tests.output_commands import OUTPUT_COMMANDS
 from tests.places import MPIEXEC, ROOT, SHARED, needs_mpi
 from tests.replay.faults.conftest import run, short_capture
 from tests.replay.faults.injection import Rule
 from tests.replay.faults.test_failing import words
+from tests.replay.run.test_story import staged
 
 ABORTING = SHARED / "trials" / "fourth" / "faults" / "abort_c6.capture.tar.gz"
 LAUNCHED = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -108,8 +108,7 @@ def test_open_files(commands, folder, name, limit):
 def test_more_files_than_descriptors_are_all_read(commands, tmp_path):
     """Each file is used twice, far apart: it is idle in between, and may be closed for another."""
     ops = [read(i % 400, rank=i % 4, lane=i % 8, start_ns=i, length=8, offset=8 * (i // 400)) for i in range(800)]
-    source = build_capture(tmp_path, ops=ops, files=[f"/data/{i}" for i in range(400)], name="source")
-    stage(plan_stage(source, tmp_path / "twin"))
+    staged(tmp_path, ops, [f"/data/{i}" for i in range(400)])
     document = commands.run(run(tmp_path, "--pace", "none", "--json"), limits={"RLIMIT_NOFILE": 96}).json()
     assert (document["operations"], document["failed"], document["lanes"]) == (len(ops), 0, 8)
 
@@ -118,7 +117,7 @@ def test_threads_without_room_for_their_stacks_are_refused_with_the_number_of_pr
     commands, tmp_path
 ):
     ops = [read(0, rank=lane // 100, lane=lane, start_ns=lane, length=8) for lane in range(700)]
-    stage(plan_stage(build_capture(tmp_path, ops=ops, files=["/a"], name="source"), tmp_path / "twin"))
+    staged(tmp_path, ops, ["/a"])
     ended = commands.run(run(tmp_path), limits={"RLIMIT_AS": 5 << 30})
     assert ended.status == 2
     assert "needs 708 threads, one for each lane" in ended.err

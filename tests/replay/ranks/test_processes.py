@@ -20,14 +20,13 @@ from dxt_replay.replay.engine.clock import Counters, StopFlag
 from dxt_replay.replay.ranks.death_watch import DeathWatch
 from dxt_replay.replay.ranks.mpi import MeetingRelay, NodeLeaders, Solo, connect, first_does, is_known_to_all, share_of
 from dxt_replay.replay.ranks.stopping import Terminated, stop_on_signals, unwind_on_signals
-from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import ReplayError, TargetError, WorkerError
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.workers import Workers, dask_workers
 from tests.capture_builder import build_capture, read
 from tests.fakes import FakeClock
 from tests.places import MPIEXEC, ROOT, needs_mpi
-from tests.replay.run.test_story import mpi_job
+from tests.replay.run.test_story import mpi_job, staged
 from tests.traces.test_workers import wait_until
 
 NS_PER_S = 1_000_000_000
@@ -383,9 +382,7 @@ def long_capture(folder):
     ops = [
         read(0, rank=rank, start_ns=at, length=10) for rank, at in ((0, 0), (0, MINUTE), (1, 0), (2, 0), (2, MINUTE))
     ]
-    source = build_capture(folder, ops=ops, files=["/a"], name="source")
-    stage(plan_stage(source, folder / "twin"))
-    return source
+    return staged(folder, ops, ["/a"])
 
 
 PROGRAM = """

@@ -6,13 +6,12 @@ import pytest
 
 from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.plan.pacing import Pace
-from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.records import API_CHOICES
 from dxt_replay.traces.store.reader import open_capture
-from tests.capture_builder import File, Op, build_capture, read, write
+from tests.capture_builder import File, Op, read, write
 from tests.places import needs_mpi
-from tests.replay.run.test_story import mpi_job
+from tests.replay.run.test_story import mpi_job, staged
 from tests.replay.run.test_story import replayed as replay
 
 MS = 1_000_000
@@ -43,7 +42,7 @@ def checkpointing(folder):
     files = [
         "/data/train.bin", File("/ckpt/model.tmp", size=5000), File("/ckpt/model", size=5000), File("/data/x", size=7)
     ]  # fmt: skip
-    return build_capture(folder, ops=ops, files=files, name="source")
+    return staged(folder, ops, files)
 
 
 def collective(folder, *, second=(0, 1), lanes=(0, 0)):
@@ -56,12 +55,7 @@ def collective(folder, *, second=(0, 1), lanes=(0, 0)):
                 ops += [read(file, rank=rank, lane=lanes[i], start_ns=(10 * i + k) * MS, **columns)]
         ops.append(write(2, rank=rank, start_ns=50 * MS, offset=100 * rank, length=100, api="MPIIO_COLL"))
         ops.append(read(0, rank=rank, start_ns=60 * MS, offset=0, length=10, api="MPIIO"))
-    return build_capture(folder, ops=ops, files=["/shared/a", "/shared/b", "/shared/out"], name="source")
-
-
-def staged(source, folder):
-    stage(plan_stage(source, folder / "twin"))
-    return folder / "twin"
+    return staged(folder, ops, ["/shared/a", "/shared/b", "/shared/out"])
 
 
 def replayed(source, output="out.capture", pace=Pace.THINK, **choices):
@@ -75,7 +69,6 @@ def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api)
     if api in ("mpiio", "auto"):
         pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     source = checkpointing(tmp_path)
-    target = staged(source, tmp_path)
     for number in range(2):
         found, made = replayed(source, f"{number}.capture", api=api)
         used = {"auto": ["posix", "stdio"], "hdf5": ["posix", "stdio"]}.get(api, [api])
@@ -84,14 +77,13 @@ def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api)
         assert found["left_out"] == (1 if api in ("posix", "mpiio") else 0), "without streams there is no flush"
         assert min(found["overhead"].values()) > 0
         assert compare(source, made).exact.differences == ()
-    assert sorted(path.name for path in target.rglob("ckpt/*")) == ([] if api == "null" else ["model"])
+    assert sorted(path.name for path in (tmp_path / "twin").rglob("ckpt/*")) == ([] if api == "null" else ["model"])
 
 
 def test_direct_requests_move_the_same(tmp_path):
     ops = [read(0, start_ns=i * MS, offset=5000 * i + 7, length=5000) for i in range(9)]
     ops += [write(1, start_ns=(20 + i) * MS, offset=4096 * i, length=4096 if i < 4 else 33) for i in range(5)]
-    source = build_capture(tmp_path, ops=ops, files=["/data/train.bin", "/out"], name="source")
-    staged(source, tmp_path)
+    source = staged(tmp_path, ops, ["/data/train.bin", "/out"])
     try:
         found, made = replayed(source, direct=True)
     except TargetError as error:
@@ -144,7 +136,6 @@ def test_collective_operations_are_made_by_all_ranks_or_are_independent_and_a_fa
     for name, (shape, *_) in COLLECTIVE.items():
         (tmp_path / name).mkdir()
         sources[name] = collective(tmp_path / name, **shape)
-        staged(sources[name], tmp_path / name)
     ended = mpi_job(2, "-c", TOGETHER, *(tmp_path / name for name in COLLECTIVE))
     assert ended.returncode != 0
     assert "process 1: no room on rank 1" in ended.stderr
@@ -161,7 +152,6 @@ def test_collective_operations_are_made_by_all_ranks_or_are_independent_and_a_fa
 def test_one_process_for_several_ranks_makes_collective_operations_independent(tmp_path):
     pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     source = collective(tmp_path)
-    staged(source, tmp_path)
     found, made = replayed(source)
     assert found["backends"] == ["mpiio"]
     assert any("not each process replays one rank" in text for text in found["warnings"])
