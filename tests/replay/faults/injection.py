@@ -27,8 +27,8 @@ from tests.places import ROOT
 SOURCE = Path(__file__).with_name("injected.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 FOR_EVER_MS = 600_000
-LATE = 124
-"""Status of a command that was ended because it took too long, as of timeout(1)."""
+MOST_S, LATE = 60, 124
+"""How long a command may take, and the status of one that was ended because it took longer, as of timeout(1)."""
 
 
 class Rule(NamedTuple):
@@ -88,23 +88,14 @@ class Commands:
     def __exit__(self, *error):
         self._program.communicate(timeout=60)
 
-    def run(self, arguments, *rules, limits=None, killed_at=None, most_s=60, user=0):
-        """Run `dxt-replay ARGUMENTS`. `limits`: RLIMIT -> value, soft and hard. `killed_at`: seconds, signal.
-        `user`: id of a user to become, who reads what this process has loaded; for root."""
+    def run(self, arguments, *rules, **how):
+        """Run `dxt-replay ARGUMENTS`. `how`: `limits`, RLIMIT -> value, soft and hard; `killed_at`, seconds and signal;
+        `user`, id of a user to become, who reads what this process has loaded; for root."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         out, err = self._scratch / "out", self._scratch / "err"
-        case = {
-            "arguments": [str(word) for word in arguments],
-            "rules": "\n".join(map(str, rules)),
-            "limits": dict(limits or {}),
-            "out": str(out),
-            "err": str(err),
-            "killed_at": killed_at,
-            "most_s": most_s,
-            "user": user,
-        }
-        print(json.dumps(case), file=self._program.stdin, flush=True)
+        case = {"arguments": [str(word) for word in arguments], "rules": "\n".join(map(str, rules)), **how}
+        print(json.dumps({**case, "out": str(out), "err": str(err)}), file=self._program.stdin, flush=True)
         status = json.loads(self._program.stdout.readline())
         return Ended(status, out.read_text(errors="replace"), err.read_text(errors="replace"))
 
@@ -118,12 +109,12 @@ def be(case):
         os.dup2(os.open(case[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name, value in case["limits"].items():
+    for name, value in case.get("limits", {}).items():
         resource.setrlimit(getattr(resource, name), (value, value))  # the hard limit too: a replay raises the soft one
-    if case["user"]:
+    if user := case.get("user"):
         os.setgroups([])
-        os.setgid(case["user"])
-        os.setuid(case["user"])
+        os.setgid(user)
+        os.setuid(user)
     ctypes.CDLL(None).inject_faults(case["rules"].encode())
     status = 70
     try:
@@ -139,7 +130,7 @@ def be(case):
 def wait_for(child, case):
     """Its status as a shell's."""
     began = time.monotonic()
-    at, name = case["killed_at"] or (None, None)
+    at, name = case.get("killed_at", (None, None))
     while True:
         pid, found = os.waitpid(child, os.WNOHANG)
         passed = time.monotonic() - began
@@ -149,7 +140,7 @@ def wait_for(child, case):
         if at is not None and passed >= at:
             os.kill(child, getattr(signal, str(name)))
             at = None
-        if passed > case["most_s"]:
+        if passed > MOST_S:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return LATE
