@@ -211,8 +211,8 @@ def test_a_slower_candidate_is_a_regression(commands, tmp_path):
         (tmp_path / name).mkdir()
     words = ["regress", source, "--baseline", tmp_path / "quick", "--candidate", tmp_path / "slow", "--details"]
     words += ["--pace", "none", "--repeats", "6", *(word for place in reports for word in ("--report", place))]
-    # 100 ms a run: far above what a busy machine adds to ten small writes.
-    found = commands.run(words, Rule("sync", "stall", 20, "/slow/"))
+    # 200 ms a run: far above what a busy machine adds to five small writes.
+    found = commands.run(words, Rule("sync", "stall", 40, "/slow/"))
     assert found.status == 1, found.err
     assert re.match(r"The candidate is .* slower \(", found.out)
     for text in ("elapsed time *", "regression", "seed 1", "page cache"):

@@ -23,6 +23,7 @@ from tests.replay.faults.conftest import run, short_capture
 from tests.replay.faults.injection import Rule
 from tests.replay.faults.test_failing import words
 from tests.replay.run.test_story import staged
+from tests.traces.test_workers import wait_until
 
 ABORTING = SHARED / "trials" / "fourth" / "faults" / "abort_c6.capture.tar.gz"
 LAUNCHED = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -70,12 +71,16 @@ def test_the_next_calibration_removes_what_a_killed_one_left(tmp_path):
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize(("after_s", "name"), [(0.9, "SIGINT"), (1.3, "SIGKILL")])
-def test_the_shared_memory_of_mpi_goes_with_the_replay(folder, after_s, name):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_the_shared_memory_of_mpi_goes_with_the_replay(folder, name):
+    """Interrupted while MPI starts; and killed in the run, when its memory has no name any more."""
     before = set(os.listdir(SHARED_MEMORY))
     program = [str(MPIEXEC), "-n", "2", *DXT_REPLAY, *map(str, run(folder, "--speed", "0.01"))]
     with subprocess.Popen(program, env=LAUNCHED, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as replay:
-        time.sleep(after_s)
+        if name == "SIGINT":
+            time.sleep(0.9)
+        else:
+            wait_until(lambda: any(folder.glob(".replay.capture*")))
         replay.send_signal(getattr(signal, name))
         replay.communicate()
     until, left = time.monotonic() + 10, {""}
