@@ -13,21 +13,24 @@ class Pace(Enum):
         (ABSOLUTE), the end of the item before (THINK), or not at all (NONE).
     follows_recording: whether recorded times, or what follows from them, decide when; only then is there a time that
         the whole replay should take, and computation between the operations.
+    follows_training: whether the causal model of the training loop decides, so that a run has a time of the training.
     """
 
     meaning: str
     clock: str
     follows_recording: bool
+    follows_training: bool
 
-    TIMED = "timed", "at its original time", "ABSOLUTE", True
-    THINK = "think", "its original think time after the previous one", "THINK", True
-    STEPS = "steps", "when the training loop allows it", "THINK", True
-    NONE = "none", "at once", "NONE", False
+    TIMED = "timed", "at its original time", "ABSOLUTE", True, False
+    THINK = "think", "its original think time after the previous one", "THINK", True, False
+    STEPS = "steps", "when the training loop allows it", "THINK", True, True
+    NONE = "none", "at once", "NONE", False, False
 
-    def __new__(cls, value: str, meaning: str, clock: str, follows_recording: bool) -> Pace:
+    def __new__(cls, value: str, meaning: str, clock: str, recorded: bool, of_training: bool) -> Pace:
         """A row of the table."""
         pace = object.__new__(cls)
-        pace._value_, pace.meaning, pace.clock, pace.follows_recording = value, meaning, clock, follows_recording
+        pace._value_, pace.meaning, pace.clock = value, meaning, clock
+        pace.follows_recording, pace.follows_training = recorded, of_training
         return pace
 
     @classmethod

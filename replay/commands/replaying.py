@@ -363,7 +363,7 @@ def pacing_of(capture: CaptureOrPath, pace: str, speed: float) -> Pacing:
     from dxt_replay.replay.plan.pacing import Pacing
 
     pacing = Pacing(pace=Pace.named(pace), speed=speed)
-    if pacing.pace is Pace.STEPS:
+    if pacing.pace.follows_training:
         check_profiled(capture)
     return pacing
 

@@ -17,7 +17,7 @@ from dxt_replay.replay.compare.exactness import Exactness
 from dxt_replay.replay.compare.measures import BIN_NS, Side, matched_starts, measure_both
 from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor, beside, check_job, check_pair, measured, worst_of
 from dxt_replay.replay.compare.similarity import WEAKNESS, Similarity, similarity
-from dxt_replay.replay.compare.timing import CLOSED_LOOP, KEEPS_TIMES, Timing, relative_difference_pct
+from dxt_replay.replay.compare.timing import CLOSED_LOOP, KEEPS_TIMES, OF_TRAINING, Timing, relative_difference_pct
 from dxt_replay.replay.compare.verdict import (
     FAIL,
     PASS,
@@ -177,7 +177,7 @@ def compare(
         tracer=next((SLOW_TRACERS[each.kind] for each in source.info.sources if each.kind in SLOW_TRACERS), None),
     )
     training = None
-    if record is not None and pace == "steps" and not replay.info.partial:
+    if record is not None and pace in OF_TRAINING and not replay.info.partial:
         still_ns, wait_ns = (
             round(record.training_stood_still_s * NS_PER_S),
             longest_log_wait_ns(source.info, source.spans),

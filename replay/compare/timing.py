@@ -24,6 +24,8 @@ KEEPS_TIMES = "timed"
 CLOSED_LOOP = tuple(pace.value for pace in Pace if pace.is_closed_loop)
 """Paces under which the storage decides how long the whole run takes."""
 
+OF_TRAINING = tuple(pace.value for pace in Pace if pace.follows_training)
+
 DRIFT_BINS = 20
 MIN_DRIFT_BINS = 5
 _CONFIDENCE = 1.959963984540054

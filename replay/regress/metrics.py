@@ -105,7 +105,7 @@ def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kep
         side=side,
         pair=pair,
         capture=result.capture if kept else None,
-        metrics=measure(replay, tally, training=result.pacing.pace is Pace.STEPS),
+        metrics=measure(replay, tally, training=result.pacing.pace.follows_training),
         operations=tally.operations,
         failed=tally.failed,
         failed_closes=sum(tally.close_errors.values()),
@@ -166,7 +166,7 @@ def primary_metric(source: Capture, pace: Pace) -> str:
     loaded whole), which training cannot show, the whole replay."""
     if pace is Pace.TIMED:
         return "latency_mean_us"
-    window = training_window(source) if pace is Pace.STEPS else None
+    window = training_window(source) if pace.follows_training else None
     if window is None:
         return "elapsed_s"
     before = moved = 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.target.page_cache import Residency
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.intervals import Intervals
@@ -249,7 +249,7 @@ class RunResult(Result):
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay run --json` prints."""
-        tally, steps = self.tally, self.pacing.pace is Pace.STEPS
+        tally, steps = self.tally, self.pacing.pace.follows_training
         by_op = {OPS[op]: percentiles_us(each) for op, each in tally.latency_by_op.items()}
         return {
             "capture": str(self.capture),
@@ -356,7 +356,7 @@ def replay_info(source: Capture, result: RunResult, zero_ns: int, sources: tuple
         sources=sources or (as_source(source), *source.info.sources),
         lanes="recorded",
         # Only this pace writes batch fetches, and dependency columns refer to them.
-        dependencies=source.info.dependencies if pacing.pace is Pace.STEPS else "inferred",
+        dependencies=source.info.dependencies if pacing.pace.follows_training else "inferred",
         warnings=result.warnings,
         partial=result.stopped,
         made_by=record.as_made_by(tally.stored),

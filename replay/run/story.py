@@ -192,7 +192,7 @@ def derive_context(capture: Capture, comm: Communicator, layers: LayerChoice, pa
         layers = replace(layers, collective=collective)
         surveys = together(comm, lambda: [chosen.survey_rank(capture, rank, layers) for rank in ranks])
     spans, steps = together(comm, lambda: chosen.spans_by_rank(capture.spans, ranks)), None
-    if pace is Pace.STEPS:
+    if pace.follows_training:
         from dxt_replay.replay.causal.ranks import derive_steps
 
         steps = derive_steps(capture, surveys, spans, begin_ns, comm)
@@ -581,7 +581,7 @@ def _finished(parts: Sequence[tuple[Tally, pa.Table]], process: _Process, output
         failures=named_failures(tally.failures, capture.paths()) if len(tally.failures) else (),
         generated=generated(capture.info),
     )
-    if options.pacing.pace is Pace.STEPS and not tally.stopped:
+    if options.pacing.pace.follows_training and not tally.stopped:
         from dxt_replay.replay.causal.model import unshown
         from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 

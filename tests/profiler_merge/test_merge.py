@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -292,6 +293,8 @@ def test_bytes_of_c_streams_are_counted_and_not_traced_and_a_partial_trace_is_to
     assert ("partial-trace" in found, said) == (False, [])
     text = "trace coverage 25.00 %, the rest went through C streams, which DXT does not trace"
     assert text in str(merge_sections(result))
+    info = replace(result.info, coverage=Coverage(bytes=None, operations=1.0))
+    assert "trace coverage 100 % by operations, unknown by bytes" in str(merge_sections(replace(result, info=info)))
     # Traced 100 bytes, through streams 300, mapped 100.
     mapped = Unseen(kind="mapped", name="/a", bytes=100)
     both = with_unseen(Coverage(bytes=0.25, operations=0.5, without_streams=(1.0, 1.0)), 400, (mapped,))
