@@ -20,6 +20,7 @@ from dxt_replay.replay.compare.similarity import WEAKNESS, Similarity, similarit
 from dxt_replay.replay.compare.timing import CLOSED_LOOP, KEEPS_TIMES, OF_TRAINING, Timing, relative_difference_pct
 from dxt_replay.replay.compare.verdict import (
     FAIL,
+    METADATA_PCT,
     PASS,
     SKIPPED,
     THRESHOLDS,
@@ -233,7 +234,7 @@ def _lateness(
         judged=judged,
         own_p99_us=(own_us or {}).get("p99"),
         allowed_us=allowed_lag_us(jitter_us),
-        in_calls_us=replayed.in_calls_ns / NS_PER_US,
+        in_calls_us=(replayed.latency_ns.total + replayed.metadata_ns) / NS_PER_US,
         waited_us=replayed.lateness.waited_ns / NS_PER_US,
         disturbed=stood_still,
     )
@@ -268,24 +269,19 @@ def _storage(
     sides: tuple[Side, Side], thresholds: Thresholds, whole_run: Timing | None, record: ReplayRecord | None
 ) -> Storage:
     """The performance of the storage. `whole_run`: the times of the run, None if the storage does not decide them."""
-    io_time, here = (side.factors["io_time_s"] for side in sides)
+    data = Change.between(*(side.factors["io_time_s"] for side in sides))
+    metadata = Change.between(*(side.per_rank_s(side.metadata_ns) for side in sides))
     bandwidth = [side.totals.aggregate_mib_s or 0.0 for side in sides]
     measured_both, latency = all(side.latency_ns.count for side in sides), sides[1].latency_ns
     p50, p99 = (
         Change.between(*(side.latency_ns.quantile(share) / NS_PER_US for side in sides)) if measured_both else None
         for share in (0.5, 0.99)
     )
-    change = Change.between(io_time, here)
-    verdicts = {change.verdict(thresholds.storage_pct)}
-    if record is not None and record.stood_still_s and latency.total:
-        # Any long call may have been in flight while the machine stood still.
-        long = latency.values >= LEAST_STALL_NS
-        least = here * max(1 - float(latency.values[long] @ latency.counts[long]) / latency.total, 0.0)
-        verdicts.add(Change.between(io_time, least).verdict(thresholds.storage_pct))
     cache = None if record is None else record.cache
-    return Storage(
-        verdict=verdicts.pop() if len(verdicts) == 1 else UNKNOWN,
-        io_time_s=change,
+    found = Storage(
+        verdict=UNKNOWN,
+        io_time_s=data,
+        metadata_time_s=metadata if metadata.is_material_beside(data, METADATA_PCT) else None,
         latency_p50_us=p50,
         latency_p99_us=p99,
         bandwidth_mib_s=Change.between(*bandwidth) if all(bandwidth) else None,
@@ -293,6 +289,17 @@ def _storage(
         resident_before_pct=None if cache is None else cache.resident_before_pct,
         from_page_cache=cache is not None and cache.from_page_cache,
     )
+    judged = found.judged_s
+    verdicts = {judged.verdict(thresholds.storage_pct)}
+    if record is not None and record.stood_still_s and judged.replay:
+        # Any long call may have been in flight while the machine stood still.
+        long = latency.values >= LEAST_STALL_NS
+        long_ns = float(latency.values[long] @ latency.counts[long])
+        if judged is not data:
+            long_ns += sides[1].long_metadata_ns
+        least = max(judged.replay - sides[1].per_rank_s(long_ns), 0.0)
+        verdicts.add(Change.between(judged.source, least).verdict(thresholds.storage_pct))
+    return dataclasses.replace(found, verdict=verdicts.pop() if len(verdicts) == 1 else UNKNOWN)
 
 
 def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None = None) -> NoiseFloor:

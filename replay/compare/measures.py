@@ -25,7 +25,7 @@ from dxt_replay.traces.measures.distribution import Distribution, DistributionCo
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from dxt_replay.traces.measures.span_times import union_by_rank
-from dxt_replay.traces.records import is_refused
+from dxt_replay.traces.records import LEAST_STALL_NS, is_refused
 from dxt_replay.traces.schema import READ, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.store.part_capture import only_ranks, pieces_of_both, work_of
@@ -264,7 +264,8 @@ class Side(Sums):
     """The measures of one capture, rank by rank. `numbers`: by file_id, the file numbers that both captures share,
     below `files`; `origin_ns`: the begin of its curves.
 
-    `operations`: of any kind; `failed`: those that returned an error; `in_calls_ns`: the sum of their durations.
+    `operations`: of any kind; `failed`: those that returned an error; `metadata_ns`: the sum of the durations of opens,
+    closes and the like, `long_metadata_ns`: of those that may have been in flight while the machine stood still.
     `transfers`: reads and writes; `reconstructed`, `reconstructed_bytes`: those of them that no trace holds.
     """
 
@@ -280,7 +281,7 @@ class Side(Sums):
         self._latency, self.lanes = DistributionCollector(), LaneStarts(stride)
         self.lateness, self.curves = Lateness(), Curves(origin_ns)
         self._limits_ns: list[tuple[int, int, int]] = []  # of each batch
-        self.failed = self.operations = self.in_calls_ns = 0
+        self.failed = self.operations = self.metadata_ns = self.long_metadata_ns = 0
         self.transfers = self.reconstructed = self.reconstructed_bytes = 0
 
     def rows(self, rank: int) -> Iterator[OperationRows]:
@@ -303,10 +304,11 @@ class Side(Sums):
         return work
 
     def _add(self, part: ReplayedRows) -> None:
-        rows, duration_ns = part.rows, part.rows.duration_ns
+        rows, duration_ns, metadata_ns = part.rows, part.rows.duration_ns, part.others.duration_ns
         self.failed += int(part.failed.sum()) + int(part.others_failed.sum())
         self.operations += len(rows) + len(part.others)
-        self.in_calls_ns += int(duration_ns.sum()) + int(part.others.duration_ns.sum())
+        self.metadata_ns += int(metadata_ns.sum())
+        self.long_metadata_ns += int(metadata_ns[metadata_ns >= LEAST_STALL_NS].sum())
         if not len(rows):
             return
         for sums in (self._io, self._pattern, self.lanes, self.curves):
@@ -337,14 +339,16 @@ class Side(Sums):
         """Durations of the reads and writes, ns; read it after the last rank."""
         return self._latency.distribution()
 
+    def per_rank_s(self, total_ns: float) -> float:
+        """All ranks of the job share it."""
+        return total_ns / NS_PER_S / max(self.capture.info.job.nprocs, len(self.capture.ranks), 1)
+
     @cached_property
     def factors(self) -> dict[str, float]:
-        """The ten factors of the DLIO paper, all from operations; all ranks of the job share the I/O time. 0 where
-        undefined."""
+        """The ten factors of the DLIO paper, all from operations. 0 where undefined."""
         size, bandwidth, pattern = self.totals.size_bytes, self.totals.bandwidth_mib_s, self._pattern.counts
-        ranks = max(self.capture.info.job.nprocs, len(self.capture.ranks), 1)
         found = {
-            "io_time_s": self.totals.total("sum_ns") / NS_PER_S / ranks,
+            "io_time_s": self.per_rank_s(self.totals.total("sum_ns")),
             "bytes": self.totals.bytes_moved,
             "files": int(self.totals.files_used.sum()),
             "transfer_size_median": size.median,

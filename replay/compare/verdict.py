@@ -23,6 +23,9 @@ NOT_KEPT = "the storage could not keep the recorded times"
 LEAST_RECONSTRUCTED_PCT = 1.0
 """Share of the reads and writes rebuilt from counters, in per cent, from which on the result mentions it."""
 
+METADATA_PCT = 5.0
+"""Share of the time in calls, per cent, from which on the time in opens, closes and the like is shown and judged."""
+
 _OPTIONS = {"fail_under": "--fail-under", "elapsed_error_pct": "--max-elapsed-error", "drift_ppm": "--max-drift"}
 
 
@@ -85,6 +88,11 @@ class Change:
     def between(cls, source: float, replay: float) -> Change:
         return cls(source=source, replay=replay, ratio=replay / source if source > 0 else None)
 
+    def is_material_beside(self, other: Change, share_pct: float) -> bool:
+        """Whether it takes at least this share of both quantities' sum in either capture."""
+        both = (self.source, other.source), (self.replay, other.replay)
+        return any(mine and 100 * mine >= share_pct * (mine + rest) for mine, rest in both)
+
     def verdict(self, threshold_pct: float) -> str:
         """Of times: faster, slower, same or unknown, by the logarithm: twice as long is as far from the same as half as
         long."""
@@ -97,17 +105,26 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     """The performance of the storage with the same operations; `schemas/compare.json` explains it. `verdict`: faster,
-    slower, same (within the threshold) or unknown (no I/O time recorded), by `io_time_s`. `elapsed_s`: None where
-    the pace decides it and not the storage."""
+    slower, same (within the threshold) or unknown (no I/O time recorded), by `judged_s`. `metadata_time_s`: None where
+    it takes less than METADATA_PCT in both captures. `elapsed_s`: None where the pace decides it, not the storage."""
 
     verdict: str
     io_time_s: Change
+    metadata_time_s: Change | None
     latency_p50_us: Change | None
     latency_p99_us: Change | None
     bandwidth_mib_s: Change | None
     elapsed_s: Change | None
     resident_before_pct: float | None
     from_page_cache: bool = False
+
+    @property
+    def judged_s(self) -> Change:
+        """Time of a rank in reads and writes, and in metadata operations where that is known of both sides."""
+        data, metadata = self.io_time_s, self.metadata_time_s
+        if metadata is None or metadata.ratio is None:
+            return data
+        return Change.between(data.source + metadata.source, data.replay + metadata.replay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,10 +335,15 @@ def _storage_sentence(storage: Storage, thresholds: Thresholds, disturbed: str |
     def both(change: Change) -> str:
         return " instead of ".join(format_duration(side * NS_PER_S) for side in (change.replay, change.source))
 
-    run = storage.elapsed_s
+    run, metadata = storage.elapsed_s, storage.metadata_time_s
+    calls = f"I/O time {both(storage.io_time_s)} per rank"
+    if metadata is not None and metadata.ratio is None:
+        calls += f", and {format_duration(metadata.replay * NS_PER_S)} in metadata operations, not known as recorded"
+    elif metadata is not None:
+        calls = f"per rank, reads and writes {both(storage.io_time_s)}, metadata operations {both(metadata)}"
     whole = "" if run is None else f"; the whole run {format_slowdown(run.ratio, 0.5)}, {both(run)}"
     speed = f"as fast, within {thresholds.storage_pct:.3g} %"
     if storage.verdict != SAME:
-        speed = format_slowdown(storage.io_time_s.ratio)
+        speed = format_slowdown(storage.judged_s.ratio)
     was = "Storage here, from the page cache, was" if storage.from_page_cache else "Storage here was"
-    return f"{was} {speed} (I/O time {both(storage.io_time_s)} per rank{whole})."
+    return f"{was} {speed} ({calls}{whole})."

@@ -41,6 +41,7 @@ SIDES = {"source": "recorded", "replay": "replayed"}
 
 STORAGE = figures("""
     I/O time per rank | {io_time_s} | time of a rank in reads and writes, mean of the ranks
+    metadata operations, per rank | {metadata_time_s} | time of a rank in opens, closes, stats and the like
     one read or write, median | {latency_p50_us} | duration of a read or write
     one read or write, slowest 1 % | {latency_p99_us} | duration of a read or write
     bandwidth while I/O runs | {bandwidth_mib_s} | bytes moved per time with I/O in flight
@@ -103,6 +104,7 @@ NOISE = {
     transfer size, mean shift | distribution.transfer_size.wasserstein
     time from start to start, mean shift | distribution.inter_arrival.wasserstein
     time of one read or write, mean shift | distribution.latency.wasserstein
+    metadata operations, per rank | storage.metadata_time_s
     one read or write, median | storage.latency_p50_us
     one read or write, slowest 1 % | storage.latency_p99_us
     bandwidth while I/O runs | storage.bandwidth_mib_s
@@ -236,10 +238,15 @@ def _storage(comparison: Comparison) -> Section:
         name = each.keys[0]
         if (change := getattr(storage, name)) is not None:
             in_words = format_rate_change if name == "bandwidth_mib_s" else format_slowdown
-            both = (each.text({name: getattr(change, side)}) or "-" for side in SIDES)
+            both = (each.text({name: getattr(change, side) or None}) or "-" for side in SIDES)
             rows.append((each.label, *both, in_words(change.ratio, 0.5)))
+    if (training := comparison.training) is not None and training.ratio is not None:
+        recorded_s = training.recorded_s - (training.recording_wait_s or 0.0)
+        times = seconds(recorded_s), seconds(training.replayed_s)
+        rows.append(("training", *times, format_slowdown(training.ratio, 0.5)))
+    judged = "the I/O time" if storage.judged_s is storage.io_time_s else "I/O and metadata operations together"
     notes = [
-        f"Judged by the I/O time: up to {comparison.thresholds.storage_pct:.3g} % counts as no change. One replay is "
+        f"Judged by {judged}: up to {comparison.thresholds.storage_pct:.3g} % counts as no change. One replay is "
         "one measurement; `dxt-replay regress` measures how certain a difference is."
     ]
     if storage.resident_before_pct is not None:
@@ -252,7 +259,7 @@ def _storage(comparison: Comparison) -> Section:
         columns=("", *SIDES.values(), ""),
         rows=tuple(rows),
         notes=tuple(notes),
-        brief=tuple(STORAGE[at].label for at in (0, 1, 3)),
+        brief=tuple(row[0] for row in rows if row[0] != STORAGE[3].label),
     )
 
 

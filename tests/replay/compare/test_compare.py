@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from dxt_replay.replay.compare import measures
 from dxt_replay.replay.compare.comparison import compare, noise_floor
 from dxt_replay.replay.compare.exactness import MAX_DIFFERENCES
 from dxt_replay.replay.compare.noise import check_paces, measured, worst_of
@@ -79,7 +80,7 @@ def test_a_capture_compared_with_itself_is_perfect_and_measured_as_a_summary_doe
     assert found.similarity.cosine == pytest.approx(1)
     apart = {name: value for name, value in measured(found).items() if not name.startswith("similarity.")}
     assert {name: value for name, value in apart.items() if value} == {}
-    assert [name for name, value in apart.items() if value is None] == []
+    assert [name for name, value in apart.items() if value is None] == ["storage.metadata_time_s"]
     assert (found.timing.drift_interval_ppm, found.timing.step_error_pct.steps) == ((0, 0), 2 * STEPS)
     assert (found.exact.differences, found.exact.inversions.count, found.verdict.reasons) == ((), 0, ())
     factors = {name: factor.source for name, factor in found.similarity.factors.items()}
@@ -335,6 +336,13 @@ def test_times_that_were_not_kept_fail_and_slow_storage_does_not(
     assert said in found.headline
 
 
+def test_drift_is_that_of_a_sample_of_the_starts_of_lanes_that_did_as_many_operations(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(measures, "MAX_SAMPLES", 70)  # each seventh operation of a lane
+    for change in (without(), without(0)):
+        replay = replay_of(tmp_path, change(stretched(1 + 100e-6)(replayed_ops())))
+        assert compare(source, replay).timing.drift_ppm == pytest.approx(100, rel=0.02)
+
+
 def test_elapsed_time_means_the_same_on_both_sides(source, tmp_path):
     """A replay without spans: then the source's spans do not count either."""
     found = compare(source, replay_of(tmp_path, replayed_ops(), span_list=[]))
@@ -538,3 +546,32 @@ def test_two_replays_are_a_pair_and_those_that_show_no_noise_of_this_job_are_ref
         noise_floor([(other, another_run(tmp_path, **job))], source)
     with pytest.raises(UsageError, match="made alike"):
         check_paces([(timed, timed)], fast)
+
+
+@pytest.mark.parametrize(
+    ("opens_ms", "verdict", "row", "said"),
+    [
+        ((1, 2), "same", None, "was as fast, within 5 % (I/O time 280 ms instead of 280 ms per rank; the whole run "),
+        ((100, 1000), "slower", "100 ms 1.000 s 10.0 times slower", "was 3.4 times slower (per rank, reads and writes "
+         "280 ms instead of 280 ms, metadata operations 1.000 s instead of 100 ms; the whole run 10 % slower, 8.789 s"),
+        ((500, 20), "faster", "500 ms 20.0 ms 25.0 times faster", ", metadata operations 20.0 ms instead of 500 ms; "),
+        ((0, 700), "same", "- 700 ms -", " per rank, and 700 ms in metadata operations, not known as recorded; "),
+    ],
+)  # fmt: skip
+def test_time_in_opens_has_a_row_where_it_matters_and_its_part_in_the_answer(
+    tmp_path, say, opens_ms, verdict, row, said
+):
+    def made(name, open_ms, scale, **about):
+        ops = [Op("open", 0, start_ns=-2 * S, end_ns=-2 * S + 2 * open_ms * MS, lane=7), *recorded()]
+        return build_capture(tmp_path, files=FILES, ops=ops, spans=spans(scale), info=info(), name=name, **about)
+
+    source = made("source", opens_ms[0], 1)
+    replay = made("replay", opens_ms[1], 1.1, replay_of=source)
+    made_by = {**replay.info.made_by, "pace": "steps", "speed": 1.0}
+    write_capture_info(replay.path, replace(replay.info, made_by=made_by))
+    text, found = (say(f"compare {source.path} {replay.path}{option}") for option in ("", " --json"))
+    assert text.startswith("Training takes 8.789 s here; recorded 7.990 s (x 1.10).")
+    assert "training 7.990 s 8.789 s 10 % slower" in text
+    assert said in text
+    assert (f"metadata operations, per rank {row}" in text) == (found["storage"]["metadata_time_s"] is not None)
+    assert (found["storage"]["verdict"], "metadata operations, per" in text) == (verdict, row is not None)
