@@ -93,9 +93,10 @@ def with_pipeline(before: RankState, changes: Changes) -> tuple[RankState, tuple
                 "batches is not known: change the requests alone, or record the job with other workers"
             )
         work = with_readers(work, fed, _of_loop(work, model) & (work["op"] != WRITE), readers, by_file=before.by_file)
+    more = " and a processor of its own" if readers > before.readers else ""
     notes = [
-        f"readers: {before.readers} -> {readers}, batches read ahead: {before.ahead} -> {ahead}; each batch keeps "
-        "its requests, and each reader its own think times; a file that several readers use is opened as before"
+        f"readers: {before.readers} -> {readers}, batches read ahead: {before.ahead} -> {ahead}; each batch keeps its "
+        f"requests, and each reader its own think times{more}; a file that several readers use is opened as before"
     ]
     if made is not None:
         made = with_made_ahead(made, loop, ahead, made.follows == 2 * loop.fetches)

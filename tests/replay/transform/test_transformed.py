@@ -132,6 +132,8 @@ APPLICATIONS = [
         *((each, {"readers": n}, {"readers": n}, 0.1) for each in APPLICATIONS for n in (1, 4)),
         (MEETING, {"compute_speed": 0.5}, {"compute_ns": 2 * MEETING.compute_ns}, 0.05),
         (MEETING, {"compute_speed": 1000}, {"compute_ns": MEETING.compute_ns // 1000}, 0.05),
+        # Half the steps on twice as many ranks.
+        (MEETING, {"ranks": 4}, {"ranks": 4, "steps": MEETING.steps // 2}, 0.05),
     ],
 )
 def test_an_application_with_other_readers_or_another_accelerator(tmp_path, application, changes, other, within):
@@ -221,21 +223,13 @@ def test_changes_that_a_capture_does_not_allow_are_refused(tmp_path):
     hdf5 = recorded(tmp_path, files=[File("/d/a.h5", format="hdf5"), *FILES[1:]])
     with pytest.raises(UsageError, match="changes reads of streams, and this capture has none"):
         changed(hdf5, transfer_size="1MiB")
-
-
-def test_data_are_compressed_once(tmp_path):
-    found, first = changed(recorded(tmp_path), compression="gzip:0.5")
-    assert found.after.bytes_read == pytest.approx(found.before.bytes_read / 2, rel=0.01)
-    assert np.median(rows(first, READ)["length"].to_numpy()) == READ_BYTES, "fewer requests of the same size"
+    _, compressed = changed(recorded(tmp_path), compression="gzip:0.5")
+    assert np.median(rows(compressed, READ)["length"].to_numpy()) == READ_BYTES, "fewer requests of the same size"
     with pytest.raises(UsageError, match="compressed already, by an earlier transform"):
-        transform(first, tmp_path / "second.capture", compression="gzip:0.5")
+        changed(compressed, tmp_path / "second.capture", compression="gzip:0.5")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"transfer_size": "512KiB", "readers": 3}, {"readers": 0}, {"ranks": 3}, {"ranks": 3, "weak": True}],
-    ids=lambda each: "-".join(each),
-)
+@pytest.mark.parametrize("changes", [{"transfer_size": "512KiB", "readers": 3}, {"ranks": 3}])
 def test_the_result_is_staged_replayed_and_compared_like_any_capture(tmp_path, changes):
     application = dataclasses.replace(AHEAD, ranks=2, steps=12, compute_ns=1 * MS, collective_ns=100 * US)
     _, capture = changed(recorded(tmp_path, application), compute_speed=2, **changes)
@@ -260,7 +254,7 @@ def test_a_changed_capture_can_be_changed_again(tmp_path):
     assert names == [{"readers", "prefetch"}, {"compute_speed"}]
 
 
-@pytest.mark.parametrize("changes", [{"compute_speed": 4}, {"ranks": 2}], ids=lambda each: "-".join(each))
+@pytest.mark.parametrize("changes", [{"compute_speed": 4}, {"ranks": 2}])
 def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path, changes):
     """A model is written 3 ms after the last step; the last batch fetch ended a long time before that."""
     steps = 8
@@ -279,9 +273,7 @@ def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path, 
         assert (written - each.spans["end_ns"].to_numpy().max() == 3 * MS).all()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"compute_speed": 2.0}, {"ranks": 2, "weak": True, "compute_speed": 2.0}, {"ranks": 2, "weak": True}]
-)
+@pytest.mark.parametrize("changes", [{"compute_speed": 2.0}, {"ranks": 2, "weak": True}])
 def test_opens_keep_their_flags(tmp_path, changes):
     run = simulated_application.run(AHEAD, FAST)
     begin_ns = min(each.start_ns for each in run.ops)
@@ -311,7 +303,7 @@ def changed_pipeline(folder, source, **changes):
     return found, capture
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     shuffle=st.integers(0, 200),
     batch=st.sampled_from([4, 16, 48]),
@@ -335,8 +327,7 @@ def test_any_pipeline_with_another_accelerator(
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.parametrize("read_ns", [FAST_NS, SLOW])
-@pytest.mark.parametrize("prefetch", [1, 16])
+@pytest.mark.parametrize(("read_ns", "prefetch"), [(SLOW, 1), (FAST_NS, 16)])
 def test_another_buffer_here_and_on_other_storage(name, read_ns, prefetch, tmp_path, sources):
     pipeline = PIPELINES[name]
     source, _ = sources(pipeline, read_ns)
@@ -352,23 +343,15 @@ def test_another_buffer_here_and_on_other_storage(name, read_ns, prefetch, tmp_p
 @pytest.mark.parametrize("read_ns", [FAST_NS, SLOW])
 @pytest.mark.parametrize(
     ("name", "readers"),
-    [
-        ("plain", 2),
-        ("plain", 3),
-        ("shuffle", 2),
-        ("a deep buffer", 4),
-        ("interleave of two", 1),
-        ("interleave of two", 3),
-        ("interleave and shuffle", 1),
-    ],
+    [("plain", 3), ("shuffle", 2), ("a deep buffer", 4), ("interleave of two", 3), ("interleave and shuffle", 1)],
 )
 def test_other_readers(name, readers, read_ns, tmp_path, sources):
     pipeline = PIPELINES[name]
-    source, _ = sources(pipeline, read_ns)
-    found, _ = changed_pipeline(tmp_path, source, readers=readers)
+    found, _ = changed_pipeline(tmp_path, sources(pipeline, read_ns)[0], readers=readers)
     truth = lasted(pipelines.run(dataclasses.replace(pipeline, readers=readers), read_ns))
     assert found.after.elapsed_ns == pytest.approx(truth, rel=0.05)
-    assert any("mix their records" in each for each in found.assumptions) == (readers > pipeline.readers)
+    for words in ("mix their records", "a processor of its own"):
+        assert any(words in each for each in found.assumptions) == (readers > pipeline.readers)
 
 
 def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path, sources):
@@ -410,12 +393,9 @@ def jobs(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("imagenet", {"transfer_size": "1MiB"}),
         ("imagenet", {"readers": 8, "prefetch": 4}),
-        ("imagenet", {"ranks": 8}),
         ("cosmictagger", {"chunk": "1MiB", "compression": "gzip:0.6", "readers": 4}),
         ("cosmoflow_threads", {"readers": 2, "compute_speed": 4}),
-        ("torch_images", {"readers": 4}),
         ("torch_hdf5", {"readers": 2, "ranks": 4}),
         ("frnn", {"readers": 0, "compute_speed": 2}),
     ],
@@ -427,13 +407,14 @@ def test_a_replay_of_a_recorded_job_by_steps_would_take_the_predicted_time(tmp_p
     assert not broken_rules(capture)
 
 
-@pytest.mark.parametrize("name", ["imagenet", "torch_eval"])
-@pytest.mark.parametrize("changes", [{"prefetch": 1}, {"readers": 1}, {"ranks": 3}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "changes"), [("imagenet", {"prefetch": 1}), ("torch_eval", {"readers": 1}), ("imagenet", {"ranks": 3})]
+)
 def test_a_copied_rank_changes_as_the_rank_that_it_copies(tmp_path, jobs, name, changes):
     """A copy has the dependencies of its source. Ranks that do the same take as long as one, whatever changes in each;
     with another number of ranks the work of the copies counts."""
     one, _ = changed(jobs(name), tmp_path / "one.capture", **changes)
-    _, copied = changed(jobs(name), tmp_path / "copied.capture", ranks=6, weak=True)
+    _, copied = changed(jobs(name), tmp_path / "copied.capture", ranks=4, weak=True)
     found, capture = changed(copied, tmp_path / "more.capture", **changes)
     assert not broken_rules(capture)
     assert found.after.bytes_read == found.before.bytes_read
