@@ -25,7 +25,7 @@ import numpy as np
 from dxt_replay.replay.regress.environment import hardware_changed
 from dxt_replay.replay.regress.health import examine, jitter_difference
 from dxt_replay.replay.regress.metrics import METRICS, MORE_IS_BETTER
-from dxt_replay.replay.regress.record import ExperimentRecord, changes_since, is_record, read_record
+from dxt_replay.replay.regress.record import ExperimentRecord, changes_since, read_record, record_in
 from dxt_replay.replay.regress.statistics import ALPHA, Rule, exceeding, size_text, unpaired_ratio
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.plain import plain
@@ -246,11 +246,12 @@ def make_history(places: Sequence[Path], rule: Rule) -> History:
         key = os.path.realpath(path)
         if key in records:
             continue
-        if not given and not is_record(path):
+        record = read_record(path) if given else record_in(path)
+        if record is None:
             skipped.append(path.name)
             continue
-        records[key] = read_record(path)
-        runs += len(records[key].runs)
+        records[key] = record
+        runs += len(record.runs)
         if len(records) > MOST_RECORDS or runs > MOST_RUNS:
             raise UsageError(
                 f"more than {MOST_RECORDS:,} records, or {MOST_RUNS:,} runs: give the latest ones, by their names"

@@ -152,12 +152,20 @@ def read_record(path: Path) -> ExperimentRecord:
 
     Raises: UsageError for a file that cannot be read, is not a record, is damaged, or was written by a newer release.
     """
-    content = _content(path)
-    document = _document(path, content)
-    if document is None:
+    record = record_in(path)
+    if record is None:
         raise UsageError(
             f"{printable(path)} is not a record of an experiment: give a file that `dxt-replay regress --record` wrote"
         )
+    return record
+
+
+def record_in(path: Path) -> ExperimentRecord | None:
+    """As `read_record`; None for a file that does not say that it is a record."""
+    content = _content(path)
+    document = _document(path, content)
+    if document is None:
+        return None
     version = document.get("schema_version")
     if type(version) is int and version > SCHEMA_VERSION:
         newer = f"schema version {version}, this release reads up to {SCHEMA_VERSION}"
@@ -171,11 +179,6 @@ def read_record(path: Path) -> ExperimentRecord:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
     return replace(record, name=path.name)
-
-
-def is_record(path: Path) -> bool:
-    """Whether a file says that it is a record; it may still be damaged. Raises: UsageError when it cannot be read."""
-    return _document(path, _content(path)) is not None
 
 
 def _damaged(path: Path, error: Exception) -> UsageError:

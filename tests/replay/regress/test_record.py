@@ -21,7 +21,7 @@ from dxt_replay.replay.regress.environment import (
     target_environment,
 )
 from dxt_replay.replay.regress.history import change_points
-from dxt_replay.replay.regress.record import MOST_BYTES, check_comparable, is_record, read_record
+from dxt_replay.replay.regress.record import MOST_BYTES, check_comparable, read_record
 from dxt_replay.traces.errors import UsageError
 from tests.replay.regress.builder import MACHINE, OPTIONS, TARGET, record, run
 
@@ -33,7 +33,7 @@ def test_what_is_written_is_read_again(tmp_path):
     found = read_record(place)
     assert (found, found.name) == (made, "a.json")
     assert [one.metrics["elapsed_s"] for one in found.counted_runs()] == [1.0, 1.01, 0.99]
-    assert (found.start_ns, is_record(place)) == (0, True)
+    assert found.start_ns == 0
     both = (run("baseline", 1, elapsed_s=1.0), run("candidate", 1, elapsed_s=2.0))
     for other, counted in ((TARGET, 2), (replace(TARGET, target="/other"), 1)):  # 2: both sides are of one target
         assert len(record(runs=both, targets={"baseline": other, "candidate": TARGET}).counted_runs()) == counted
@@ -55,26 +55,20 @@ def test_a_record_of_version_1_is_read(tmp_path):
     [
         (["format"], "something else", "is not a record of an experiment: give a file"),
         (["schema_version"], 3, "this release reads up to 2: update dxt-replay"),
-        (["schema_version"], "1", "is damaged: its schema_version"),
         (["schema_version"], True, "is damaged: its schema_version"),
         (["runs"], [], "it has 0 runs instead of 1 to 10,000"),
         (["runs", 0, "metrics", "elapsed_s"], -1.0, "`float` >= 1e-15"),
-        (["runs", 0, "metrics", "elapsed_s"], None, "Expected `float`"),
         (["runs", 0, "metrics"], {"speed of light": 1.0}, "'?speed of light'? is not a metric"),
         (["runs", 0, "side"], "baseline", "run 1 is of the side 'baseline', which has no target"),
         (["runs", 1, "pair"], 1, "run 2 repeats pair 1 of the candidate"),
         (["runs", 1, "start_ns"], -5, r"`int` >= 0 .*start_ns"),
-        (["runs", 1, "bytes_read"], 1 << 63, "bytes_read"),
         (["runs", 1, "lag_us"], {"p50": 1.0}, "run 2: a percentile is missing"),
-        (["runs", 1, "whole_s"], 1e300, "`float` < 1000000000"),
         (["runs", 1, "capture"], "/etc/passwd", "is damaged"),
         (["targets"], {}, "it has no candidate"),
         (["targets", "candidate", "options"], "rw", "Expected `array`"),
         (["primary"], "\x1b[2J", r"x1b\[2J' is not a metric"),
         (["result", "verdict"], "fine", "Invalid enum value"),
-        (["result", "alpha"], 7.0, "`float` <= 0.5"),
         (["result"], None, "it has no result"),
-        (["seed"], -1, "`int` >= 0"),
     ],
 )
 def test_what_is_wrong_is_one_clear_error(tmp_path, place, value, words):
@@ -96,10 +90,9 @@ def test_what_is_wrong_is_one_clear_error(tmp_path, place, value, words):
         (b"\xff\xfe", "is not a record"),
         (b'{"format": "dxt-replay regress record", "runs": [', "is damaged"),
         (b'{"format": "dxt-replay regress record", "schema_version": 1}', "is damaged"),
-        (b'{"format": "dxt-replay regress record", "schema_version": 1e999}', "is damaged"),
         (b" " * (MOST_BYTES + 1), "has more than 64 MiB"),
     ],
-    ids=range(7),  # not the 64 MiB
+    ids=range(6),  # not the 64 MiB
 )
 def test_other_files_are_refused(tmp_path, content, words):
     (tmp_path / "a.json").write_bytes(content)
@@ -283,7 +276,7 @@ def test_a_change_with_the_machine_is_not_called_a_regression(tmp_path, capsys, 
     assert "Measure again on the machine as it was." in shown
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [1, 2, 8])
 def test_without_a_change_none_is_found(tmp_path, count):
     place = stored(tmp_path, nights(count, factor=1.02))
     assert main(["history", str(place)]) == 0
@@ -311,18 +304,16 @@ def test_records_without_finished_runs_are_left_out_and_other_work_is_a_series_o
     ("arguments", "words"),
     [
         (["absent"], "cannot read the record"),
-        (["empty"], "no record of an experiment in"),
-        (["a.json", "--threshold", "-1"], "--threshold -1"),
+        (["."], "no record of an experiment in"),
+        (["damaged", "--threshold", "-1"], "--threshold -1"),
         (["damaged/damaged.json"], "is damaged"),
         (["damaged"], "is damaged"),
     ],
 )
 def test_wrong_use_is_one_message(tmp_path, capsys, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
-    for folder in ("damaged", "empty"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged/damaged.json").write_bytes(record().encoded()[:-100])
-    Path("a.json").write_bytes(record().encoded())
     assert main(["history", *arguments, "--json"]) == 2
     assert words in json.loads(capsys.readouterr().out)["error"]["message"]
 
