@@ -431,12 +431,6 @@ def _twin(path: str | Path, captures: Sequence[Path], sizes_only: bool) -> list[
         if manifest.digest is None:
             listed.differs(MANIFEST_NAME, "file", "a file", _ABSENT)
         listed.checked, paths = len(manifest.files), manifest.path
-        above = ancestors(paths)
-        for file in above.filter(pc.is_in(above, value_set=paths)).to_pylist():
-            for below in paths.filter(pc.starts_with(paths, f"{file}/")).to_pylist():
-                listed.differs(below, "entry", "below a directory", f"below the file {file}")
-        if len(manifest.files) and not manifest.data_sets:
-            listed.differs(MANIFEST_NAME, "data_sets", "the data set of its files", "none")
         layouts = _check_needed(captures, target, manifest, listed, sizes_only=sizes_only)
         files = CheckedPart("files", "file")
         batches = directory_batches(paths, _BATCH_FILES)

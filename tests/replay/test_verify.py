@@ -92,7 +92,7 @@ def test_a_whole_capture_passes_and_says_what_was_checked(whole):
     assert not [path for path in whole.rglob(".*") if path.is_file()], "a digest was left beside its file"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_anywhere_is_found(whole, data):
     file = data.draw(st.sampled_from(sorted(path for path in whole.rglob("*") if path.is_file())))
@@ -274,16 +274,15 @@ def test_a_twin_as_staged_passes_and_nothing_changes_and_files_beside_it_are_the
 
 
 @pytest.mark.parametrize(
-    ("name", "offset"),
-    [*(("large", offset) for offset in (0, 1, 4097, MIB - 1, MIB, 2 * MIB + 5, SIZE - 1)), ("seen", 4500)],
+    ("name", "offset"), [*(("large", offset) for offset in (0, 4097, MIB - 1, MIB, SIZE - 1)), ("seen", 4500)]
 )
 def test_a_changed_byte_is_named_in_a_hole_too(target, name, offset):
     with open(target / TWIN_ROOT / "d" / name, "r+b") as file:
-        was = os.pread(file.fileno(), 1, offset)
-        os.pwrite(file.fileno(), bytes([was[0] ^ 16]), offset)
+        was = os.pread(file.fileno(), 1, offset)[0]
+        os.pwrite(file.fileno(), bytes([was ^ 16]), offset)
     (found,) = differences(target)
     assert (found.file, found.offset) == (f"{TWIN_ROOT}/d/{name}", offset)
-    assert (found.expected[:2], found.found[:2]) == (was.hex(), bytes([was[0] ^ 16]).hex())
+    assert (found.expected[:2], found.found[:2]) == (f"{was:02x}", f"{was ^ 16:02x}")
     assert differences(target, sizes_only=True) == []
 
 
@@ -355,13 +354,10 @@ def of_version_2(document):
     ("change", "found"),
     [
         (lambda document: [entry.update(state="planned") for entry in document["files"]], "did not end"),
-        (lambda document: document["files"].append({**document["files"][0], "path": f"{TWIN_ROOT}/d/small/x"}),
-         f"below the file {TWIN_ROOT}/d/small"),
         (of_version_2, None),
         (None, "damaged"),
-        (lambda document: document.update(data_sets=[]), "none"),
     ],
-)  # fmt: skip
+)
 def test_a_manifest_that_is_changed(change, found, target):
     """None: it is damaged, or nothing is found."""
     if change is None:
@@ -394,7 +390,7 @@ def test_each_kind_of_byte_of_an_hdf5_file_is_compared_with_the_capture(tmp_path
     (path,) = (target / TWIN_ROOT).rglob("*.h5")
     whole = path.read_bytes()
     assert "by size alone" in parts(target)["contents"].note
-    for offset in (0, 50, 200, 4096, 20_000, 45_000, 71_500, 118_999, len(whole) - 300, len(whole) - 1):
+    for offset in (0, 200, 4096, 45_000, 71_500, len(whole) - 1):
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
         assert [each.offset for each in parts(chunks, target)["contents"].differences] == [offset]
     path.write_bytes(whole)
