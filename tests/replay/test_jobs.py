@@ -12,7 +12,6 @@ from dxt_replay.replay import jobs as jobs_module
 from dxt_replay.traces import output as output_module
 from dxt_replay.traces.errors import LogError, UsageError
 from dxt_replay.traces.store import writer
-from dxt_replay.traces.workers import Workers
 from tests.capture_builder import Span, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 
@@ -116,15 +115,7 @@ def test_two_jobs_of_one_name_and_no_job_are_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_workers_make_the_same(archive, tmp_path):
-    with Workers(2) as workers:
-        shared = dxt_replay.summarise_each(archive, executor=workers)
-        made = dxt_replay.merge_each(archive, tmp_path / "out", executor=workers)
-    assert shared == dxt_replay.summarise_each(archive)
-    assert made.counts == {"merged": 3, "failed": 1}
-
-
-def test_workers_in_another_directory_write_below_the_output(archive, tmp_path, monkeypatch):
+def test_workers_in_another_directory_make_the_same_and_write_below_the_output(archive, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawned, initializer=os.chdir, initargs=(tmp_path.parent,)) as executor:
