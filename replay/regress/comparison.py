@@ -37,7 +37,7 @@ _APPLICATION = {"steps": "This training", "think": "This application"}
 
 _OF_THE_WHOLE = ("elapsed_s", "total_s")
 _STORAGE = ("io_time_s", "metadata_time_s")
-"""Deciding metrics that hold more than the storage's time, and the metrics of the storage, the first that was found."""
+"""Deciding metrics that hold more than the storage's time, and the times of the storage, which are added."""
 
 _PAIRED = "Wilcoxon signed-rank on log ratios of pairs, exact"
 _UNPAIRED = "Mann-Whitney on the logarithms of two independent samples, exact for up to 60 runs"
@@ -266,7 +266,9 @@ def compare_sides(
         for name, found in ratios.items()
     }
     needed = least(ALPHA / len(others)) if others else 0
-    deciding, itself = metrics.get(primary), next((ratios[name] for name in _STORAGE if name in ratios), None)
+    deciding, present = metrics.get(primary), [name for name in _STORAGE if name in ratios]
+    in_calls = [tuple(sum(run.metrics[name] for name in present) for run in side) for side in (before, after)]
+    itself = ratio(in_calls[0], in_calls[1]) if present else None
     doubted = doubts.get(deciding.judgement.verdict) if deciding is not None else None
     obstacles += [doubted] if doubted else []
     warnings = [*dict.fromkeys(text for text in doubts.values() if text != doubted), *warnings]

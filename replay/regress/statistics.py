@@ -336,7 +336,7 @@ def headline(verdict: Verdict, reason: str, found: Ratio | None, *, more_is_bett
 
 
 def storage_sentence(found: Ratio, rule: Rule) -> str:
-    """`The storage itself is 3.8 times slower (3.6 to 3.9).` `found`: of the time in I/O or in metadata."""
+    """`The storage itself is 3.8 times slower (3.6 to 3.9).` `found`: of the time in I/O and metadata operations."""
     if found.low is None or found.high is None:
         return f"What the storage did is not known: {found.count} {found.counted} are too few."
     if found.low > 1 or found.high < 1:

@@ -80,6 +80,8 @@ def test_both_verdicts_are_said_everywhere():
     assert found.headline.startswith("This training would not notice: the candidate is as fast as the baseline, within")
     assert found.storage.startswith("The storage itself is 3.0 times slower (")
     assert regression_sections(found)[0].rows[1] == (found.storage,)
+    opens = result_of(merged(slower(1.0), slower(1.0, "io_time_s"), slower(9.0, "metadata_time_s")))
+    assert opens.storage.startswith("The storage itself is 5.0 times slower ("), "1 s and 9 s, not 1 s and 1 s"
     case = suite_of(found).find("testcase[@name='elapsed_s']/system-out")
     assert case.text.splitlines()[:2] == [found.headline, found.storage]
     root = replace(TARGET, mount_point="/", file_system="overlay")
