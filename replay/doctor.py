@@ -150,7 +150,7 @@ def examine(target: str | Path | None) -> Diagnosis:
     if isinstance(target, Path) and not target.is_dir():
         raise UsageError(f"{target} is not a directory: name the directory that you will stage into")
     store = parse_object_url(target) if isinstance(target, str) else None
-    tried = imported([*CORES, *NEEDED, *OPTIONAL])
+    tried = imported([*CORES, *NEEDED]) | imported([*OPTIONAL])
     loads = not any(tried[name] for name in CORES)
     parts: dict[str, Checks] = {
         "Compiled cores": cores(tried),
@@ -196,7 +196,10 @@ def run_child(words: Sequence[str], patience_s: float = 60.0) -> tuple[str, str]
 
 
 def imported(names: Sequence[str]) -> dict[str, str]:
-    """Why each module cannot be imported: "" where it can. Each has a process of its own, which it may crash."""
+    """Why each module cannot be imported: "" where it can. One process tries all; where it fails, each has a process of
+    its own, which it may crash."""
+    if not run_child([sys.executable, "-c", f"import {', '.join(names)}"])[1]:
+        return dict.fromkeys(names, "")
 
     def tried(name: str) -> str:
         _, trouble = run_child([sys.executable, "-c", f"import {name}"])
