@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -39,10 +40,14 @@ from tests.places import ROOT
 SECONDS = 1.0
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """No burst of a throttle has to come back: these places have none."""
-    monkeypatch.setattr(trials, "IDLE_S", 0.0)
+@pytest.fixture(autouse=True, scope="module")
+def quick():
+    """Objects are small, and no burst of a throttle has to come back: these places have none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "IDLE_S", 0.0)
+        patch.setattr(trials, "OBJECT_BYTES", MIB)
+        patch.setattr(trials, "OBJECT_SIZES", tuple(4096 << 2 * power for power in range(5)))
+        yield
 
 
 @pytest.fixture
@@ -116,16 +121,15 @@ def test_a_target_that_cannot_be_used_is_one_clear_error(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_space_that_runs_out_meanwhile_is_one_clear_error(tmp_path, target):
-    program = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
-        "from dxt_replay.replay.commands.main import main;"
-        "sys.exit(main(['calibrate', '--target', sys.argv[1], '-o', sys.argv[2], '--minutes', '0.02']))"
-    )
-    words = [sys.executable, "-c", program, str(target), str(tmp_path / "m")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stderr == f"dxt-replay: error: cannot measure {target}: File too large; choose another --target\n"
-    assert (done.returncode, os.listdir(target), (tmp_path / "m").exists()) == (2, [], False)
+def test_space_that_runs_out_meanwhile_is_one_clear_error(target):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(TargetError, match=r"cannot measure .*: File too large; choose another --target"):
+            calibrate(target, SECONDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(target) == []
 
 
 def test_a_file_system_in_memory_is_measured_without_a_cache_beside_it():
