@@ -50,7 +50,7 @@ def results(tmp_path_factory):
         "transform": dxt_replay.transform(capture, folder / "t.capture", compute_speed=2),
         "anonymize": dxt_replay.anonymize(capture, folder / "a.capture"),
         "simulate": dxt_replay.simulate(capture, "theta_lustre", ranks=[2], runs=1),
-        "capacity": dxt_replay.capacity(capture, folder / "loads", utilisation_pct=1, most=1, storage="null"),
+        "capacity": dxt_replay.capacity(part, folder / "loads", utilisation_pct=1, most=1, storage="null"),
         "verify": dxt_replay.verify(capture, twin, sizes_only=True),
         "doctor": dxt_replay.doctor(target),
         "export": dxt_replay.export(capture, "csv", folder / "o.csv"),
