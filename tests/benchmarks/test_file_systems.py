@@ -1,30 +1,25 @@
 """The benchmark on file systems: its table says what the comparisons found, and it removes all that it makes."""
 
-from __future__ import annotations
-
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import file_systems
-from benchmarks.file_systems import CHANGES, KINDS, WORKLOADS, Storage, UnavailableError, conclude, mounted, table
-from benchmarks.slowed_storage import CannotThrottleError
+from benchmarks.file_systems import CHANGES, WORKLOADS, Storage, UnavailableError, conclude, mounted, table
 from tests.places import ROOT
 
 needs_ext4 = pytest.mark.skipif(bool(file_systems.why_unavailable("ext4")), reason="needs root and loop devices")
 
 
-def row(verdict: str, ratio: float = 1.0, **others: Any) -> dict[str, Any]:
+def row(verdict, ratio=1.0, **others):
     return {"verdict": verdict, "ratio": ratio, "ci": [0.9, 1.1]} | others
 
 
-def change(verdict: str, expected: str, **others: Any) -> dict[str, Any]:
+def change(verdict, expected, **others):
     return row(verdict, change="ext4: some change", workload="reading", expected=expected, **others)
 
 
@@ -73,7 +68,7 @@ def test_a_file_system_that_the_kernel_does_not_have_is_named():
         pass
 
 
-def left_over(place: Path) -> list[str]:
+def left_over(place):
     """Loop devices with an image in `place` and mounts below it, once no other process that just began holds one."""
     for _ in range(100):
         devices = subprocess.run(["losetup", "--list", "--output", "BACK-FILE"], capture_output=True, text=True).stdout
@@ -83,37 +78,6 @@ def left_over(place: Path) -> list[str]:
             break
         time.sleep(0.1)
     return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_system_of_each_kind_keeps_what_is_written_and_is_gone_after_an_error(tmp_path, kind):
-    written = bytes(range(256)) * 256
-
-    def use_and_fail():
-        with mounted(Storage(kind=kind, **({"read_ahead_kib": 16} if kind == "ext4" else {})), tmp_path) as mount:
-            folder, device = mount
-            assert folder.is_mount()
-            if kind == "ext4":
-                assert Path("/sys/dev/block", device, "queue", "read_ahead_kb").read_text().strip() == "16"
-            (folder / "sub").mkdir()
-            (folder / "sub" / "first").write_bytes(written)
-            (folder / "sub" / "first").rename(folder / "second")
-            with (folder / "second").open("r+b") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                assert file.read() == written
-                file.truncate(10)
-            assert (folder / "second").stat().st_size == 10
-            (folder / "sub").rmdir()
-            raise ZeroDivisionError
-
-    try:
-        with pytest.raises(ZeroDivisionError):
-            use_and_fail()
-    except (UnavailableError, CannotThrottleError) as error:
-        pytest.skip(str(error))
-    assert not left_over(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 @needs_ext4

@@ -1,14 +1,10 @@
 """The arithmetic of the table of predictions, the cells that a resumed run measures, and the jobs themselves."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +16,7 @@ NEEDED = {"lightning_validation": "lightning", "grain_threads": "grain", "keras_
 WIDE, NARROW = ([10.0, 10.1, 13.0], [9.0]), ([10.0, 10.1, 11.0], [9.0])
 
 
-def predicted(seconds: float, runs: Any = ([10.0, 10.4, 9.8], [2.0, 2.2, 1.9]), interval_s: Any = None) -> Prediction:
+def predicted(seconds, runs=([10.0, 10.4, 9.8], [2.0, 2.2, 1.9]), interval_s=None):
     return Prediction(predicted_s=seconds, truths=runs[0], others=runs[1], doubt="", interval_s=interval_s)
 
 
@@ -35,20 +31,20 @@ def predicted(seconds: float, runs: Any = ([10.0, 10.4, 9.8], [2.0, 2.2, 1.9]), 
         (predicted(12.0, NARROW), 100 * 1.9 / 1.1, False, True),
     ],
 )
-def test_the_error_is_one_of_the_added_seconds(found: Prediction, error_pct: float, right: bool, wrong: bool) -> None:
+def test_the_error_is_one_of_the_added_seconds(found, error_pct, right, wrong):
     assert found.error_pct == pytest.approx(error_pct)
     assert (found.right, found.wrong) == (right, wrong)
 
 
-def test_an_interval_holds_the_median_truth_or_not() -> None:
+def test_an_interval_holds_the_median_truth_or_not():
     assert [predicted(9, interval_s=each).held for each in (None, [8.0, 10.0], [8.0, 9.9])] == [None, True, False]
 
 
-def cell(what: str, on: str, **more: Any) -> dict[str, Any]:
+def cell(what, on, **more):
     return {"job": "a", "what": what, "on": on, "run": None, **more}
 
 
-def test_the_table_counts_what_was_measured_last() -> None:
+def test_the_table_counts_what_was_measured_last():
     truths = [("fast", 2.0), ("fast", 2.2), ("slow", 8.0), ("slow", 8.4)]
     cells = [cell("truth", on, run=number, loop_s=seconds) for number, (on, seconds) in enumerate(truths)]
     cells.append(cell("recording", "slow", loop_s=8.5, limit_pct=70.0))
@@ -65,17 +61,17 @@ def test_the_table_counts_what_was_measured_last() -> None:
         assert words in text
 
 
-def test_what_failed_is_in_the_table_with_its_reason() -> None:
+def test_what_failed_is_in_the_table_with_its_reason():
     text = table([cell("truth", "fast", run=0, failed="no torch"), cell("prediction", "slow", failed="no steps")], {})
     assert "| slow from fast | prediction on slow: no steps |" in text
     assert "| fast from slow | truth on fast: no torch |" in text
     assert "- 1 more were refused or failed" in text
 
 
-def test_a_stopped_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_continues(tmp_path, monkeypatch):
     measured = Counter[str]()
 
-    def measure(self: predictions.Measurement, job: str) -> None:
+    def measure(self, job):
         for what in ("truth", "recording"):
             self._cell(job, what, "fast", lambda what=what: measured.update([what]) or {"loop_s": 1.0})
 
@@ -87,7 +83,7 @@ def test_a_stopped_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
 
 
-def test_each_slow_storage_has_four_jobs_at_least() -> None:
+def test_each_slow_storage_has_four_jobs_at_least():
     counted = Counter(predictions.describe(job)[1] for job in JOBS)
     assert set(counted) == set(predictions.SLOW)
     assert min(counted.values()) >= 4
@@ -95,7 +91,7 @@ def test_each_slow_storage_has_four_jobs_at_least() -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_trains(job: str, tmp_path: Path) -> None:
+def test_a_job_trains(job, tmp_path):
     needed = NEEDED.get(job, "torch")
     if importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")

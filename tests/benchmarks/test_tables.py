@@ -1,10 +1,7 @@
 """Benchmarks that make tables: figures of the DLIO paper, cost at scale, and how large jobs are written."""
 
-from __future__ import annotations
-
 import math
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ from tests.places import ROOT
 
 
 @pytest.mark.parametrize(("figure", "side", "samples"), [("11a", 202, 6000), ("12a", 181, 43008)])
-def test_the_pages_of_the_chunk_sweeps_follow_the_rule_of_chunks(figure: str, side: int, samples: int) -> None:
+def test_the_pages_of_the_chunk_sweeps_follow_the_rule_of_chunks(figure, side, samples):
     for at, page in sweep_pages()[figure].items():
         edge = min(math.ceil(math.sqrt(int(at))), side)  # the rule of DLIO's generator
         count = math.ceil(side / edge) ** 2
@@ -25,7 +22,7 @@ def test_the_pages_of_the_chunk_sweeps_follow_the_rule_of_chunks(figure: str, si
         assert page.gib * 2**30 == pytest.approx(8 * edge**2 * count * samples, rel=0.015)
 
 
-def test_every_figure_has_its_base_and_the_page_says_what_was_made_otherwise() -> None:
+def test_every_figure_has_its_base_and_the_page_says_what_was_made_otherwise():
     assert {figure for figure, *_ in APPLICATIONS.values()} == set(SCALED)
     page = (ROOT / "benchmarks" / "paper_figures" / "README.md").read_text(encoding="utf-8")
     for figure, sweep in SWEEPS.items():
@@ -36,13 +33,13 @@ def test_every_figure_has_its_base_and_the_page_says_what_was_made_otherwise() -
     assert "0.00195*" in paper.conditions(SWEEPS["9c"])
 
 
-def test_optimum_flat_region_and_gain() -> None:
+def test_optimum_flat_region_and_gain():
     found = paper.optima(["1", "2", "4", "8"], [10.0, 5.1, 5.0, 6.0], [8.0, 8.0, 2.0, 1.0], "1")
     assert (found["best_elapsed"], found["flat"], found["gain_elapsed"]) == ("4", ["2", "4"], 2.0)
     assert (found["best_io"], found["gain_io"], found["io_jump_at"], found["io_jump"]) == ("8", 8.0, "4", 4.0)
 
 
-def test_a_small_chunk_sweep_reads_every_chunk_and_is_fastest_where_a_chunk_holds_the_record(tmp_path: Path) -> None:
+def test_a_small_chunk_sweep_reads_every_chunk_and_is_fastest_where_a_chunk_holds_the_record(tmp_path):
     few = ("dataset.num_samples_per_file=60", "reader.batch_size=15", "train.computation_time=0.001")
     sweep = SWEEPS["11a"]._replace(points=("1024", "65536"), base_at="1024", overrides=few, ranks=2)
 
@@ -54,7 +51,7 @@ def test_a_small_chunk_sweep_reads_every_chunk_and_is_fastest_where_a_chunk_hold
     assert len(paper.sweep_table(sweep, found, sweep_pages()["11a"]).splitlines()) == 3
 
 
-def test_more_ranks_take_less_time_for_the_same_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_take_less_time_for_the_same_data(tmp_path, monkeypatch):
     figure, workload, overrides = APPLICATIONS["FFN"]
     monkeypatch.setitem(APPLICATIONS, "small", (figure, workload, (*overrides, "dataset.num_samples_per_file=64")))
 
@@ -64,7 +61,7 @@ def test_more_ranks_take_less_time_for_the_same_data(tmp_path: Path, monkeypatch
     assert "efficiency" in paper.scaling_table([first, second])
 
 
-def test_a_large_log_has_the_segments_of_each_rank(tmp_path: Path) -> None:
+def test_a_large_log_has_the_segments_of_each_rank(tmp_path):
     ranks, each = PATTERNS + 2, FILES_PER_RANK * 5
     assert write_large_log(tmp_path / "job.darshan", ranks * each + 3, ranks) == ranks * each
     dxt_replay.merge(tmp_path / "job.darshan", tmp_path / "job.capture")
@@ -83,7 +80,7 @@ def test_a_large_log_has_the_segments_of_each_rank(tmp_path: Path) -> None:
         (lambda path: files_capture(path, 1_100, 1 << 14), 1_100),
     ],
 )
-def test_captures_pass_verify(tmp_path: Path, monkeypatch, write, operations: int) -> None:  # type: ignore[no-untyped-def]
+def test_captures_pass_verify(tmp_path, monkeypatch, write, operations):  # type: ignore[no-untyped-def]
     monkeypatch.setattr(large_job, "_BATCH", 50)  # so that a lane goes on in the next batch
     assert write(tmp_path / "job.capture") == operations
     found = dxt_replay.verify(tmp_path / "job.capture")
@@ -92,8 +89,8 @@ def test_captures_pass_verify(tmp_path: Path, monkeypatch, write, operations: in
     assert sum(part.checked for part in parts) == operations
 
 
-def test_the_table_compares_with_the_peer_with_two_processes_and_with_smaller_sizes() -> None:
-    def run(row: str, units: int, cpu_s: float, **more: object) -> dict[str, object]:
+def test_the_table_compares_with_the_peer_with_two_processes_and_with_smaller_sizes():
+    def run(row, units, cpu_s, **more):
         rest = {"unit": "file", "wall_s": 1.0, "peak_bytes": 1 << 20}
         return {"row": row, "units": units, "cpu_s": cpu_s, **rest, **more}
 
@@ -108,7 +105,7 @@ def test_the_table_compares_with_the_peer_with_two_processes_and_with_smaller_si
 
 
 @pytest.mark.slow
-def test_every_row_runs_and_two_processes_write_the_same(tmp_path: Path) -> None:
+def test_every_row_runs_and_two_processes_write_the_same(tmp_path):
     runs = list(scale_table.measure(tuple(scale_table.INPUTS), 0.001, tmp_path))
     assert {run["row"] for run in runs} == set(scale_table.ROWS)
     assert all(run.get("same", True) for run in runs)

@@ -1,7 +1,5 @@
 """`python -m tests.same` holds what the product answers about recorded jobs against `frozen.json`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing
@@ -9,7 +7,6 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +20,7 @@ LEFT_OUT = "left out"
 ABSENT = "(nothing)"
 
 
-def main() -> int:
+def main():
     """Compare, or freeze."""
     parser = argparse.ArgumentParser(prog="python -m tests.same", description=__doc__)
     parser.add_argument("--freeze", action="store_true", help="write frozen.json instead")
@@ -60,19 +57,19 @@ def main() -> int:
     return int(bool(lines))
 
 
-def answers(names: Sequence[str], command: str, left_out: Sequence[str], processes: int) -> dict[str, Any]:
+def answers(names, command, left_out, processes):
     """Name of a job -> command -> answer."""
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         waiting = {name: pool.submit(answers_of, name, command, left_out) for name in names}
         return {name: future.result() for name, future in waiting.items()}
 
 
-def read_frozen() -> dict[str, Any]:
+def read_frozen():
     frozen: dict[str, Any] = json.loads(FROZEN.read_text(encoding="utf-8"))
     return frozen
 
 
-def write_frozen(frozen: dict[str, Any], found: dict[str, Any], *, whole: bool) -> None:
+def write_frozen(frozen, found, *, whole):
     """A line for each command of each job. Jobs that are not here stay as they were frozen."""
     for name, answers in found.items():
         frozen[name] = answers if whole else {**frozen.get(name, {}), **answers}
@@ -84,7 +81,7 @@ def write_frozen(frozen: dict[str, Any], found: dict[str, Any], *, whole: bool) 
     FROZEN.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
-def differences(frozen: dict[str, Any], found: dict[str, Any], command: str) -> list[str]:
+def differences(frozen, found, command):
     """`JOB / COMMAND / KEY: frozen -> now`, a line for each."""
     lines = []
     for name, answers in found.items():
@@ -96,7 +93,7 @@ def differences(frozen: dict[str, Any], found: dict[str, Any], command: str) -> 
     return lines
 
 
-def changes(then: Any, now: Any, place: str = "") -> Iterator[str]:
+def changes(then, now, place=""):
     if isinstance(then, dict) and isinstance(now, dict):
         for key in dict.fromkeys((*then, *now)):
             yield from changes(then.get(key, ABSENT), now.get(key, ABSENT), f"{place}.{key}" if place else key)
@@ -107,7 +104,7 @@ def changes(then: Any, now: Any, place: str = "") -> Iterator[str]:
         yield f"{place or 'answer'}: {shortened(then)} -> {shortened(now)}"
 
 
-def shortened(value: Any) -> str:
+def shortened(value):
     text = json.dumps(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

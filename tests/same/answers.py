@@ -4,8 +4,6 @@ An answer is a dictionary of `status`, `said` (the JSON that the command printed
 rows of a capture by rank and column, another file as a digest. Paths are relative to the checkout or to SCRATCH.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import io
@@ -18,7 +16,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from fnmatch import fnmatchcase
 from gzip import decompress
@@ -40,39 +38,31 @@ GPU = "../shared/captures/torch_gpu"
 BESIDE = {"torch_gpu": GPU}
 """Jobs that lie beside the checkout on some machines, and are left out on others."""
 
-JOBS: Mapping[str, Sequence[str]] = {
-    "torch_gpu": ["merge", f"{GPU}/logs", "--profile", f"{GPU}/profile"],
-    "imagenet": [
-        "merge",
-        f"{SAMPLE}/imagenet/job.darshan",
-        *(f"--profile={SAMPLE}/imagenet/rank{rank}.xplane.pb.gz" for rank in (0, 1)),
-    ],
-    "cosmoflow_threads": [
-        "merge",
-        f"{DATA}/captures/cosmoflow_threads/job.darshan",
-        *(f"--profile={JOB}/cosmoflow_threads/rank{rank}.xplane.pb.gz" for rank in (0, 1)),
-    ],
-    "torch_images": ["merge", f"{JOB}/torch_images/logs", "--profile", f"{JOB}/torch_images/profile"],
-    "torch_shards": ["merge", f"{JOB}/torch_shards/logs", "--profile", f"{JOB}/torch_shards/profile"],
-    "torch_hdf5": ["merge", f"{JOB}/torch_hdf5/logs", "--profile", f"{JOB}/torch_hdf5/profile"],
-    "torch_eval": ["merge", f"{DATA}/captures/torch_eval/logs", "--profile", f"{DATA}/captures/torch_eval/profile"],
-    "torch_mmap": [
-        "merge",
-        f"{DATA}/captures/torch_mmap/mmap/logs",
-        "--profile",
-        f"{DATA}/captures/torch_mmap/mmap/profile",
-    ],
-    "workers": ["merge", f"{JOB}/workers"],
-    "counters": ["merge", f"{JOB}/counters/hdf5_file_opens_only.darshan"],
-    "mpiio": ["merge", f"{JOB}/mpiio/ior_hdf5_example.darshan"],
-    "strace": ["merge", f"{DATA}/other-sources/strace/one.strace.gz"],
-    "dftracer": ["merge", f"{JOB}/dftracer"],
-    "unet3d": ["generate", "unet3d_h100", "--ranks", "2", "dataset.num_files_train=14", "train.epochs=2"],
-    "tfrecords": ["generate", "paper_imagenet", "--ranks", "3", "dataset.num_files_train=6", "train.epochs=1"],
-    "checkpoints": [
-        *("generate", "llama_7b", "--ranks", "4", "model.num_layers=2"),
-        *("checkpoint.num_checkpoints_write=1", "checkpoint.num_checkpoints_read=1"),
-    ],
+
+def _merged(folder: str) -> str:
+    return f"merge {folder}/logs --profile {folder}/profile"
+
+
+def _of_two_ranks(log: str, profiles: str) -> str:
+    return f"merge {log}/job.darshan --profile {profiles}/rank0.xplane.pb.gz --profile {profiles}/rank1.xplane.pb.gz"
+
+
+JOBS: Mapping[str, str] = {
+    "torch_gpu": _merged(GPU),
+    "imagenet": _of_two_ranks(f"{SAMPLE}/imagenet", f"{SAMPLE}/imagenet"),
+    "cosmoflow_threads": _of_two_ranks(f"{DATA}/captures/cosmoflow_threads", f"{JOB}/cosmoflow_threads"),
+    **{name: _merged(f"{JOB}/{name}") for name in ("torch_images", "torch_shards", "torch_hdf5")},
+    "torch_eval": _merged(f"{DATA}/captures/torch_eval"),
+    "torch_mmap": _merged(f"{DATA}/captures/torch_mmap/mmap"),
+    "workers": f"merge {JOB}/workers",
+    "counters": f"merge {JOB}/counters/hdf5_file_opens_only.darshan",
+    "mpiio": f"merge {JOB}/mpiio/ior_hdf5_example.darshan",
+    "strace": f"merge {DATA}/other-sources/strace/one.strace.gz",
+    "dftracer": f"merge {JOB}/dftracer",
+    "unet3d": "generate unet3d_h100 --ranks 2 dataset.num_files_train=14 train.epochs=2",
+    "tfrecords": "generate paper_imagenet --ranks 3 dataset.num_files_train=6 train.epochs=1",
+    "checkpoints": "generate llama_7b --ranks 4 model.num_layers=2 checkpoint.num_checkpoints_write=1 "
+    "checkpoint.num_checkpoints_read=1",
 }
 """Name of a job -> how its capture is made. Jobs that take long come first."""
 
@@ -92,13 +82,13 @@ COMMANDS: Mapping[str, str] = {
     "simulate nvme": "simulate CAPTURE --storage nvme --workers 1",
     "simulate theta": "simulate CAPTURE --storage theta_lustre --workers 1",
     "simulate ranks": "simulate CAPTURE --storage nvme --ranks 4,16 --workers 1",
-    "transform transfer-size": "transform CAPTURE --transfer-size 96KiB -o OUT.capture",
-    "transform readers": "transform CAPTURE --readers 3 -o OUT.capture",
-    "transform prefetch": "transform CAPTURE --prefetch 1 -o OUT.capture",
-    "transform chunk": "transform CAPTURE --chunk 256KiB -o OUT.capture",
-    "transform compression": "transform CAPTURE --compression gzip:0.6:250MB/s -o OUT.capture",
-    "transform compute-speed": "transform CAPTURE --compute-speed 3 -o OUT.capture",
-    "transform ranks": "transform CAPTURE --ranks 3 -o OUT.capture",
+    **{
+        f"transform {change.split()[0]}": f"transform CAPTURE --{change} -o OUT.capture"
+        for change in (
+            *("transfer-size 96KiB", "readers 3", "prefetch 1", "chunk 256KiB", "compression gzip:0.6:250MB/s"),
+            *("compute-speed 3", "ranks 3"),
+        )
+    },
     "transform weak": "transform CAPTURE --ranks 3 --weak -o OUT.capture",
     "export darshan": "export CAPTURE --to darshan -o OUT.darshan",
     "export chrome": "export CAPTURE --to chrome -o OUT.json.gz",
@@ -109,9 +99,10 @@ COMMANDS: Mapping[str, str] = {
     "stage": "stage CAPTURE --sparse --target TWIN",
     "export fio": "export CAPTURE --to fio --target TWIN -o OUT",
     "verify the twin": "verify TWIN",
-    "run timed": "run CAPTURE --warm --target TWIN --pace timed --api null --speed SPEED -o OUT.capture",
-    "run think": "run CAPTURE --warm --target TWIN --pace think --api null --speed SPEED -o OUT.capture",
-    "run steps": "run CAPTURE --warm --target TWIN --pace steps --api null --speed SPEED -o OUT.capture",
+    **{
+        f"run {pace}": f"run CAPTURE --warm --target TWIN --pace {pace} --api null --speed SPEED -o OUT.capture"
+        for pace in ("timed", "think", "steps")
+    },
     "run none": "run CAPTURE --warm --target TWIN --pace none -o OUT.capture",
 }
 """Name of a command -> its words, beside `--json`."""
@@ -145,24 +136,24 @@ MOST_ROWS = 8
 """Of a longer table or list, the number of rows and a digest of each column are kept."""
 
 
-def digest(data: bytes | str) -> str:
+def digest(data):
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:12]
 
 
-def column(values: list[Any]) -> Any:
+def column(values):
     """The one value of a column, else a digest of all."""
     text = json.dumps(values, default=bytes.hex)
     return values[0] if values and all(value == values[0] for value in values) else digest(text)
 
 
-def columns(table: pa.Table) -> Answer:
+def columns(table):
     """Of each column that is not null throughout."""
     named = ((name, table[name]) for name in table.column_names)
     found = {name: column(each.to_pylist()) for name, each in named if each.null_count < len(each)}
     return {"rows": table.num_rows, **found}
 
 
-def by_rank(table: pa.Table, order: Sequence[str]) -> Answer:
+def by_rank(table, order):
     """Each rank's columns. Rows of equal rank and `order` stay as they were stored."""
     names = ("rank", *order)
     table = table.take(np.lexsort([table[name].to_numpy() for name in reversed(names)]))
@@ -170,7 +161,7 @@ def by_rank(table: pa.Table, order: Sequence[str]) -> Answer:
     return {f"rank {rank}": columns(table.filter(pc.equal(table["rank"], rank)).drop(["rank"])) for rank in ranks}
 
 
-def with_paths(table: pa.Table, paths: pa.Array) -> pa.Table:
+def with_paths(table, paths):
     """Without numbers of files, and names in place of the codes of an enumeration."""
     for number, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
@@ -181,7 +172,7 @@ def with_paths(table: pa.Table, paths: pa.Array) -> pa.Table:
     return table
 
 
-def rows_of(capture: Path, pace: str | None) -> Answer:
+def rows_of(capture, pace):
     """The tables of a capture as they are stored, not as the product reads them. `pace`: of the replay that made it."""
     files = pq.read_table(capture / "files.parquet").sort_by("file_id")
     paths = files["path"].combine_chunks()
@@ -202,7 +193,7 @@ def rows_of(capture: Path, pace: str | None) -> Answer:
     return {**found, "capture.json": json.loads((capture / "capture.json").read_text(encoding="utf-8"))}
 
 
-def without_clock(ops: pa.Table, pace: str) -> pa.Table:
+def without_clock(ops, pace):
     """A replay's operations, ordered by lane, with what its pace decides instead of what a clock said."""
     due, end, lane, rank = (ops[name].to_numpy() for name in ("due_ns", "end_ns", "lane", "rank"))
     ops = ops.drop([name for name in MEASURED if name in ops.column_names])
@@ -215,7 +206,7 @@ def without_clock(ops: pa.Table, pace: str) -> pa.Table:
     return ops
 
 
-def darshan_content(log: bytes) -> bytes:
+def darshan_content(log):
     """What a log holds: its streams without the compression, whose result differs by the release of zlib."""
     found, place = [], log.find(b"\x78", HEADER_BYTES)
     while 0 <= place < len(log):
@@ -229,14 +220,14 @@ def darshan_content(log: bytes) -> bytes:
 class Job:
     """A job in a scratch folder. `left_out`: patterns "JOB / COMMAND: KEY.KEY" of what differs from run to run."""
 
-    def __init__(self, name: str, scratch: Path, left_out: Sequence[str]) -> None:
+    def __init__(self, name, scratch, left_out):
         self._name, self._scratch, self._left_out = name, scratch, left_out
         self._out, self._capture, self._twin = scratch / "out", scratch / "job.capture", scratch / "twin"
 
-    def answers(self, wanted: str = "*") -> Iterator[tuple[str, Answer]]:
+    def answers(self, wanted="*"):
         """Each command whose name matches, with its answer. Its output is removed before the next one runs."""
         self._twin.mkdir()
-        first = [*JOBS[self._name], "-o", str(self._capture)]
+        first = [*JOBS[self._name].split(), "-o", str(self._capture)]
         made = self._answer("merge", self._said(first), self._capture)
         if not self._capture.exists():
             yield "merge", made
@@ -252,7 +243,7 @@ class Job:
         if fnmatchcase("merge", wanted):
             yield "merge", made
         totals: Answer = {}
-        generated = JOBS[self._name][0] == "generate"
+        generated = JOBS[self._name].startswith("generate")
         for name, line in COMMANDS.items():
             needed = fnmatchcase(name, wanted) and (not generated or name in OF_GENERATED)
             if not needed and (name not in FIRST or generated):
@@ -269,7 +260,7 @@ class Job:
             for path in self._scratch.glob("out*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _said(self, words: list[str]) -> Answer:
+    def _said(self, words):
         """Run a command in this process."""
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with redirect_stdout(out), redirect_stderr(err):
@@ -277,7 +268,7 @@ class Job:
         printed, complaints = (stream.buffer.getvalue().decode() for stream in (out, err))
         return as_said(status, printed, complaints)
 
-    def _traced(self, words: list[str]) -> Answer:
+    def _traced(self, words):
         """Run a replay under strace, as a process of its own."""
         words = [*words, "--json", *THROUGH_LIBRARIES.get(self._name, ())]
         logs, program = self._scratch / "calls", [sys.executable, "-m", "dxt_replay", *words]
@@ -290,7 +281,7 @@ class Job:
         answer = as_said(done.returncode, done.stdout, done.stderr)
         return {**answer, "calls": calls(logs, self._scratch)} if shutil.which("strace") else answer
 
-    def _answer(self, name: str, answer: Answer, out: Path | None) -> Answer:
+    def _answer(self, name, answer, out):
         if out is not None and (out / "capture.json").exists():
             pace = name.removeprefix("run ") if name.startswith("run ") else None
             answer |= rows_of(out, pace)
@@ -302,7 +293,7 @@ class Job:
             }
         return self._plain(answer, f"{self._name} / {name}: ")
 
-    def _content(self, path: Path) -> Any:
+    def _content(self, path):
         data = path.read_bytes()
         if path.suffix == ".darshan":
             data = darshan_content(data)
@@ -311,7 +302,7 @@ class Job:
         data = re.sub(rb"dxt-replay \d[\w.]*", b"dxt-replay", data.replace(os.fsencode(self._scratch), b"SCRATCH"))
         return data.decode().splitlines() if path.suffix == ".yaml" else [len(data), digest(data)]
 
-    def _plain(self, value: Any, place: str) -> Any:
+    def _plain(self, value, place):
         """Without what is left out, floats to twelve digits, long tables and lists in short."""
         if isinstance(value, dict):
             kept = {key: (each, f"{place}{key}") for key, each in value.items()}
@@ -333,12 +324,12 @@ class Job:
         return value.replace(str(self._scratch), "SCRATCH") if isinstance(value, str) else value
 
 
-def as_said(status: int, printed: str, complaints: str) -> Answer:
+def as_said(status, printed, complaints):
     lines = [line for line in complaints.splitlines() if line.startswith("dxt-replay: warning")]
     return {"status": status, "said": json.loads(printed or "null"), "warnings": lines}
 
 
-def calls(logs: Path, scratch: Path) -> Answer:
+def calls(logs, scratch):
     """The system calls on files of the twin. Of those in ORDERED their number, and a digest for each thread.
 
     Threads that share a file settle among themselves who opens and closes it: of all other calls the different ones.
@@ -361,14 +352,14 @@ def calls(logs: Path, scratch: Path) -> Answer:
     }
 
 
-def missing(name: str) -> str | None:
+def missing(name):
     """Why a job cannot be tried here."""
     if name in BESIDE and not (ROOT / BESIDE[name]).exists():
         return f"{BESIDE[name]} is not beside the checkout"
     return None if importlib.util.find_spec("h5py") else "h5py is not installed"
 
 
-def answers_of(name: str, wanted: str, left_out: Sequence[str]) -> dict[str, Answer]:
+def answers_of(name, wanted, left_out):
     """Command -> its answer, of the commands whose names match `wanted`."""
     os.chdir(ROOT)
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

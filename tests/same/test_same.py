@@ -1,7 +1,5 @@
 """The short form of `make same`: some of its jobs, and that it notices and says what differs."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -11,14 +9,14 @@ from tests.same.answers import missing
 
 
 @pytest.mark.parametrize("job", ["imagenet", "mpiio", "strace"])
-def test_recorded_jobs_have_the_frozen_answers(job: str) -> None:
+def test_recorded_jobs_have_the_frozen_answers(job):
     if why := missing(job):
         pytest.skip(why)
     frozen = read_frozen()
     assert not differences(frozen, answers([job], "*", frozen[LEFT_OUT], 1), "*")
 
 
-def test_a_difference_is_said_by_job_command_and_key() -> None:
+def test_a_difference_is_said_by_job_command_and_key():
     frozen = read_frozen()
     found = copy.deepcopy({"imagenet": frozen["imagenet"]})
     found["imagenet"]["merge"]["ops"]["rank 1"]["offset"] = "another"
