@@ -15,7 +15,7 @@ from dxt_replay.profiler_merge.darshan.jobs import ProcessFacts
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.show.make import merge_sections
-from dxt_replay.replay.show.section import MAX_GROUPS, WARNINGS, Column, Kind, Section, bar, in_brief, prose
+from dxt_replay.replay.show.section import WARNINGS, Column, Kind, Section, bar, in_brief, prose
 from dxt_replay.replay.show.summary import enough_texts, finding_blocks, limit_sections, limit_text
 from dxt_replay.replay.show.tables import columns_of, data_section, summary_or_tables, view_sections
 from dxt_replay.replay.show.terminal import print_sections
@@ -161,14 +161,6 @@ def test_shares_are_printed_once_and_findings_hold_evidence_remedy_and_threshold
     assert re.match(r"At most \d+\.\d ms, \d+\.\d % of the training loop, at stake: 3 ways to get it", first.title)
     assert any(row[0].startswith("high: Reads are smaller than 1 MiB") for row in first.rows)
     assert any("part-00000-of-01024" in row[0] for section in others for row in section.rows)
-
-
-def test_many_rows_are_cut_with_a_note_and_the_most_expensive_kept(tmp_path):
-    ops = [read(n, length=100 - n, start_ns=0, end_ns=n * MS) for n in range(1, MAX_GROUPS + 10)]
-    capture = build_capture(tmp_path, files=[f"/{n}" for n in range(MAX_GROUPS + 10)], ops=ops)
-    (section,) = view_sections(views(capture, ["files"]))
-    assert [row[0] for row in section.rows] == [f"/{MAX_GROUPS + 9 - n}" for n in range(MAX_GROUPS)]
-    assert section.notes == ("and 9 more: --json, or -o FILE.csv, has all",)
 
 
 def test_quiet_stretches_of_a_timeline_are_one_line(tmp_path):

@@ -1,18 +1,13 @@
 """What the tests of the HTML page share: captures to draw, and what is carried inside of a page."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
-from dxt_replay.profiler_merge.analysis.overview import Overview, overview
+from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.replay.show.page.page import report_page
-from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
 
 HOSTILE = (
@@ -32,7 +27,7 @@ SHOWN = (*HOSTILE[:5], "/data/tab\\there", "/data/\\u202ereversed\\x1b[31m")
 MS = 1_000_000
 
 
-def training(folder: Path, name: str = "training", delay_ns: int = 0, due: bool = False) -> Capture:
+def training(folder, name="training", delay_ns=0, due=False):
     """Two ranks, ten steps of 20 ms with a read of each hostile file before them, and a write at the end."""
     ops, spans = [], []
     for rank in (0, 1):
@@ -53,13 +48,13 @@ def training(folder: Path, name: str = "training", delay_ns: int = 0, due: bool 
     return build_capture(folder, ops=ops, files=[File(path) for path in HOSTILE], spans=spans, name=name)
 
 
-def page_of(capture: Capture) -> tuple[Overview, str]:
+def page_of(capture):
     """The overview of a capture, and its page."""
     found = overview(capture)
     return found, report_page(found)
 
 
-def carried(page: str, name: str) -> Any:
+def carried(page, name):
     """JSON inside of a page: `summary` (plain) or `data` (packed)."""
     match = re.search(rf'<script type="[a-z/]+" id="{name}">([^<]*)</script>', page)
     assert match, f"the page carries no {name}"
@@ -70,7 +65,7 @@ def carried(page: str, name: str) -> Any:
 class Elements(HTMLParser):
     """Tags of a page with their attributes, ids, and the text of table cells."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__(convert_charrefs=True)
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
@@ -79,7 +74,7 @@ class Elements(HTMLParser):
         self.feed(page)
         self.close()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag in ("td", "th"):
             self._in_cell = True
@@ -87,16 +82,16 @@ class Elements(HTMLParser):
         if tag not in ("meta", "link", "input", "br"):
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open, f"</{tag}> closes nothing"
         assert self.open.pop() == tag, f"</{tag}> closes another element"
         if tag in ("td", "th"):
             self._in_cell = False
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self._in_cell:
             self.cells[-1] += data
 
-    def of(self, tag: str) -> list[dict[str, str | None]]:
+    def of(self, tag):
         """Attributes of all elements of a tag."""
         return [attributes for name, attributes in self.tags if name == tag]

@@ -1,16 +1,11 @@
 """The pages as text: what is on them, what they must not hold, how large they are. `test_browser.py` opens them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
 import pytest
 from plotly.graph_objects import Figure
@@ -18,12 +13,10 @@ from plotly.graph_objects import Figure
 from benchmarks.large_job import mixed_capture
 from dxt_replay.profiler_merge.analysis.bars import MOST_BARS as BARS
 from dxt_replay.profiler_merge.analysis.overview import overview
-from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.show.page.chart_data import align, lag_course, timeline
 from dxt_replay.replay.show.page.page import TABLE_ROWS, report_page
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.units import MIB
@@ -33,34 +26,25 @@ from tests.replay.show.page.pages import MS, Elements, carried, page_of, trainin
 SECTIONS = ["answer", "timeline", "findings", "steps", "sizes", "files", "unseen", "numbers"]
 
 
-def totals_of(line: Mapping[str, Any], kinds: Sequence[str]) -> tuple[int, int]:
+def totals_of(line, kinds):
     """(operations, bytes) of the bars of some kinds in what `timeline` returned."""
     tracks = [track for track in line["tracks"] if track["kind"] in kinds]
     operations = sum(sum(track["operations"]) if "operations" in track else len(track["start"]) for track in tracks)
     return operations, sum(sum(track.get("bytes", ())) for track in tracks)
 
 
-def parts_of(page: str) -> dict[str, float]:
+def parts_of(page):
     """Share in per cent of each part of the bar of the answer, by name."""
     bar = page[page.index('<div class="bar"') : page.index('<ul class="key">')]
     return {name: float(width) for width, name in re.findall(r'width:([\d.]+)%" title="([^":]*):', bar)}
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple:
-    """Overview and page of a bundled capture."""
-    recorded = sample("cosmictagger")
-    path = tmp_path_factory.mktemp("report") / "cosmictagger.capture"
-    merge([recorded.log], list(recorded.profiles), path)
-    return page_of(open_capture(path))
-
-
-def ids_of(elements: Elements) -> list[str | None]:
+def ids_of(elements):
     assert elements.open == []
     return [section["id"] for section in elements.of("section")]
 
 
-def test_it_is_whole_small_and_fetches_nothing(drawn: tuple) -> None:
+def test_it_is_whole_small_and_fetches_nothing(drawn):
     page = drawn[1]
     assert len(page.encode()) < 1_100_000
     elements = Elements(page)
@@ -76,7 +60,7 @@ def test_it_is_whole_small_and_fetches_nothing(drawn: tuple) -> None:
     assert policy.startswith(f"default-src 'none'; script-src 'nonce-{script['nonce']}';")
 
 
-def test_the_title_is_the_answer_and_the_bar_has_its_numbers(drawn: tuple) -> None:
+def test_the_title_is_the_answer_and_the_bar_has_its_numbers(drawn):
     found, page = drawn
     title = html.unescape(page.partition("<h1>")[2].partition("</h1>")[0])
     assert title.startswith("Infinitely fast storage would save at most ")
@@ -91,7 +75,7 @@ def test_the_title_is_the_answer_and_the_bar_has_its_numbers(drawn: tuple) -> No
     assert waits == pytest.approx(100 * ranks["input_wait_in_loop_ns"].to_numpy().mean() / loop_ns, abs=0.1)
 
 
-def test_its_numbers_are_those_of_the_json(drawn: tuple) -> None:
+def test_its_numbers_are_those_of_the_json(drawn):
     found, page = drawn
     summary = found.analysis.summary
     assert carried(page, "summary") == json.loads(json.dumps({"schema_version": 1, "source": found.summary_json()}))
@@ -115,7 +99,7 @@ def test_its_numbers_are_those_of_the_json(drawn: tuple) -> None:
         assert area * MIB == pytest.approx(moved, rel=1e-4)
 
 
-def test_plotly_accepts_the_figures_and_every_axis_says_what_it_is(drawn: tuple) -> None:
+def test_plotly_accepts_the_figures_and_every_axis_says_what_it_is(drawn):
     shown = carried(drawn[1], "data")["figures"]
     assert {"course-source", "sizes-source", "heat-source", "steps-source", "offsets-source"} <= set(shown)
     for figure in shown.values():
@@ -123,7 +107,7 @@ def test_plotly_accepts_the_figures_and_every_axis_says_what_it_is(drawn: tuple)
         assert all(axis["title"]["text"] for name, axis in figure["layout"].items() if name[:5] in ("xaxis", "yaxis"))
 
 
-def test_two_runs_begin_at_their_first_step(tmp_path: Path) -> None:
+def test_two_runs_begin_at_their_first_step(tmp_path):
     source, replay = training(tmp_path, "source"), training(tmp_path, "again", delay_ns=3_000, due=True)
     page = report_page(overview(source), overview(replay), compare(source, replay), lag_course(replay))
     assert ids_of(Elements(page)) == [*SECTIONS[:2], "comparison", *SECTIONS[2:]]
@@ -141,13 +125,13 @@ def test_two_runs_begin_at_their_first_step(tmp_path: Path) -> None:
     assert all(layouts[f"course-{side}"]["xaxis"]["title"]["text"] == data["axis"] for side in ("source", "replay"))
 
 
-def test_heat_maps_of_two_captures_have_the_scale_of_the_busier_one() -> None:
+def test_heat_maps_of_two_captures_have_the_scale_of_the_busier_one():
     heats = [{"type": "heatmap", "zmax": top, "colorbar": {"tickvals": [0, top]}} for top in (1, 5)]
     align([{"layout": {}, "data": [heat]} for heat in heats])
     assert [(heat["zmax"], heat["colorbar"]) for heat in heats] == [(5, {"tickvals": [0, 5]})] * 2
 
 
-def test_a_capture_without_anything_and_a_window_have_pages(tmp_path: Path) -> None:
+def test_a_capture_without_anything_and_a_window_have_pages(tmp_path):
     window = overview(part_of(training(tmp_path), Part(from_ns=150 * MS, until_ns=200 * MS)))
     assert carried(report_page(window), "data")["whole"] == [150 * MS, 200 * MS], "in its own times"
     page = page_of(build_capture(tmp_path))[1]
@@ -156,7 +140,7 @@ def test_a_capture_without_anything_and_a_window_have_pages(tmp_path: Path) -> N
     assert lag_course(build_capture(tmp_path, name="again")) is None
 
 
-def test_the_bundle_is_the_one_that_its_sources_name() -> None:
+def test_the_bundle_is_the_one_that_its_sources_name():
     folder = files("dxt_replay.replay.show.page") / "vendor"
     listed = (folder / "SOURCES.md").read_text(encoding="utf-8")
     (bundle,) = [entry for entry in folder.iterdir() if entry.name.endswith(".js.gz")]
@@ -165,7 +149,7 @@ def test_the_bundle_is_the_one_that_its_sources_name() -> None:
     assert "MIT" in (folder / "LICENSE.plotly").read_text(encoding="utf-8")
 
 
-def test_rows_of_the_timeline(tmp_path: Path) -> None:
+def test_rows_of_the_timeline(tmp_path):
     """An evaluation stands in the row of the loop; a lane has the name of its number, and its role if that is known."""
     spans = [Span("step", 0, 10 * MS, step=0), Span("other", 10 * MS, 30 * MS, name="evaluation")]
     known = lanes_table([(0, 0, "here", 1, None), (0, 1, "here", 2, "worker")])
@@ -176,7 +160,7 @@ def test_rows_of_the_timeline(tmp_path: Path) -> None:
     assert {track["row"] for track in line["tracks"] if track["kind"] == "evaluation"} == {1}
 
 
-def test_a_timeline_of_many_ranks_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_timeline_of_many_ranks_says_what_it_leaves_out(tmp_path):
     ops = [read(0, length=rank + 1, rank=rank, lane=lane) for rank in range(30) for lane in range(10)]
     page = page_of(build_capture(tmp_path, ops=ops, files=["/a"]))[1]
     line = carried(page, "data")["timelines"]["source"]
@@ -186,7 +170,7 @@ def test_a_timeline_of_many_ranks_says_what_it_leaves_out(tmp_path: Path) -> Non
     assert carried(page, "summary")["source"]["operations"]["read"] == 300
 
 
-def test_many_files_are_cut_and_their_totals_are_not(tmp_path: Path) -> None:
+def test_many_files_are_cut_and_their_totals_are_not(tmp_path):
     """Long paths are cut too. Only a file that is left out was read twice: its column and its total say so."""
     count = TABLE_ROWS + 1
     paths = [f"/{'x' * 3_000}/{number:05}" for number in range(count)]
@@ -205,7 +189,7 @@ def test_many_files_are_cut_and_their_totals_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_operations_of_256_ranks_stay_small(tmp_path: Path) -> None:
+def test_a_million_operations_of_256_ranks_stay_small(tmp_path):
     """Incompressible times, sizes and offsets, with steps: bars and page stay within their budgets."""
     count = mixed_capture(tmp_path / "a.capture", 1_024_000, ranks=256, files=100)
     found, page = page_of(open_capture(tmp_path / "a.capture"))
