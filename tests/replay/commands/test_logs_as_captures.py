@@ -11,12 +11,11 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
 from tests.auditing import before, captures_made
 from tests.capture_builder import build_capture, read
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
-from tests.places import MPIEXEC, ROOT, SHARED, needs_mpi
+from tests.places import MPIEXEC, ROOT, needs_mpi
 
 JOB_RECORD_AT = 1340
 """Bytes of a log up to its job record, without which none is read."""
@@ -56,38 +55,23 @@ def run_of(source, *more):
     return ["run", str(source), "--target", f"{folder}/twin", "-o", f"{folder}/r.capture", "--pace", "none", *more]
 
 
-def contents(folder):
-    """What the files below hold, by path."""
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def rows(capture):
     """What was done, without times."""
     columns = ["rank", "op", "file_id", "offset", "length"]
     return sorted(tuple(row.values()) for batch in capture.operations(columns=columns) for row in batch.to_pylist())
 
 
-REAL = (
-    *("captures/candle/job", "captures/cosmoflow_threads/job", "captures/frnn/job", "captures/l2hmc/job"),
-    *("darshan-logs/ior_hdf5_example", "darshan-logs/mpi-io-test-ppc64-3.1.6", "darshan-logs/nonmpi_dxt_anonymized"),
-    "darshan-logs/runtime_and_dxt_heatmaps_diagonal_write_only",
-)
-SLOW = [pytest.mark.slow, pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real logs in {SHARED}")]
-
-
-@pytest.mark.parametrize("path", ["", *(pytest.param(path, marks=SLOW) for path in REAL)])
-def test_a_log_and_the_capture_of_it_share_their_twin(log, path, tmp_path, say):
+def test_a_log_and_the_capture_of_it_share_their_twin(log, tmp_path, say):
     """Staged from the one, replayed from the other, in both ways."""
-    log, merged, sides = SHARED / f"{path}.darshan" if path else log, tmp_path / "job.capture", []
+    merged, sides = tmp_path / "job.capture", []
     say(f"merge {log} -o {merged}")
     for staged, replayed in ((log, merged), (merged, log)):
         side = tmp_path / f"staged-from-{staged.suffix[1:]}"
         (side / "twin").mkdir(parents=True)
         say(f"stage {staged} --target {side}/twin")
-        sides.append(contents(side / "twin"))
-        say(f"run {replayed} --target {side}/twin -o {side}/replay.capture --pace none", warns=True)
+        sides.append({path.relative_to(side): path.read_bytes() for path in side.rglob("*") if path.is_file()})
+        say(f"run {replayed} --target {side}/twin -o {side}/replay.capture --pace none")
         assert dxt_replay.compare(log, side / "replay.capture").verdict.exact == "pass"
-        assert rows(open_capture(side / "replay.capture"))
         assert {path.name for path in side.iterdir()} == {"twin", "replay.capture"}
     assert sides[0] == sides[1]
 
@@ -150,23 +134,20 @@ def test_what_can_be_refused_is_refused_before_a_log_is_read(refused, message, t
 
 # ------------------------------------------------------------------------------------------- ended before its time
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("command", ["run", "stage", "summary"])
+@pytest.mark.parametrize("command", ["run", "stage", "summary", "merge"])
 def test_a_signal_while_merging_leaves_nothing(log, command, number, tmp_path, system_temporary):
-    arguments = {
-        "run": run_of(log),
-        "stage": ["stage", str(log), "--target", str(system_temporary)],
-        "summary": ["summary", str(log)],
-    }[command]
-    working = []
+    words = {"stage": ["--target", system_temporary], "summary": [], "merge": ["-o", tmp_path / "c.capture"]}
+    arguments = run_of(log) if command == "run" else [command, str(log), *map(str, words[command])]
+    met = []
 
     def interrupt(path):
-        working.extend(path.parent.parent.iterdir())
+        met.append(path)
         signal.raise_signal(number)
 
     handlers = [signal.getsignal(each) for each in SIGNALS]
     with before("os.rename", "*/capture.json", interrupt):
         assert main(arguments) == SIGNALS[number]
-    assert len(working) == 1
+    assert len(met) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"job.darshan", "twin"}
     assert not list(system_temporary.iterdir())
     assert [signal.getsignal(each) for each in SIGNALS] == handlers
@@ -190,23 +171,6 @@ def ended(program, processes=0):
     launcher = [str(MPIEXEC), "-n", str(processes)] if processes else []
     command = [*launcher, sys.executable, "-c", program]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_merge_that_is_ended_leaves_nothing(tmp_path, number):
-    files = sample("imagenet")
-    profiles = [text for path in files.profiles for text in ("--profile", str(path))]
-    first = f"""
-def signalled(path):
-    (working,) = Path({str(tmp_path)!r}).iterdir()  # the merge is writing
-    assert working.name.endswith(".dxt-replay")
-    os.kill(os.getpid(), {int(number)})
-signalling = before("os.rename", "*/capture.json", signalled)
-signalling.__enter__()
-"""
-    done = ended(program_of(first, ["merge", files.log, *profiles, "-o", tmp_path / "c.capture"]))
-    assert (done.returncode, "Traceback" in done.stderr) == (SIGNALS[number], False), done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_ignores_hangups_goes_on_ignoring_them(log, tmp_path):
@@ -263,7 +227,7 @@ def test_under_mpiexec_an_error_is_told_once(log, tmp_path, more, message):
 
 
 @needs_mpi
-@pytest.mark.parametrize(("receiver", "ending"), [(0, "SIGTERM"), (1, "SIGTERM"), (1, "SIGINT")])
+@pytest.mark.parametrize(("receiver", "ending"), [(0, "SIGTERM"), (1, "SIGINT")])
 def test_under_mpiexec_a_signal_while_merging_leaves_nothing(log, tmp_path, receiver, ending):
     first = f"""{RANK}
 folder = Path({str(tmp_path)!r})

@@ -1,6 +1,5 @@
 """`regress`, `capacity` and `simulate --check`: real runs, and storage and machines of which the answer is known."""
 
-import dataclasses
 import json
 import mmap
 import os
@@ -8,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
+from importlib.util import find_spec
 
 import pytest
 
@@ -43,34 +43,26 @@ def source_of(folder, ranks=1):
 
 @pytest.fixture
 def line(tmp_path):
-    """Of six pairs, whose difference is no regression however busy the machine is."""
+    """Of six pairs."""
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     places = f"--baseline {tmp_path}/old --candidate {tmp_path}/new"
-    return f"regress {source_of(tmp_path, 2)} {places} --repeats 6 --threshold 1000"
+    return f"regress {source_of(tmp_path, 2)} {places} --repeats 6 --json --report {tmp_path}/junit.xml"
 
 
-@pytest.mark.parametrize(("more", "failures"), [("", 0), ("--fail-inconclusive", 1)])
-def test_a_verdict_that_noise_forbids_fails_where_it_is_asked_to(tmp_path, line, capsys, more, failures):
+def test_real_data_are_read_where_they_are_and_noise_fails_where_it_is_asked_to(tmp_path, line, capsys):
     """No six pairs of 20 ms tell a change of 0.001 %."""
-    words = shlex.split(f"{line} --threshold 0.001 --json --report {tmp_path}/junit.xml {more}")
-    status = main(words)
-    document = json.loads(capsys.readouterr().out)
-    assert (document["primary"], document["pace"], document["cache"]["policy"]) == ("elapsed_s", "steps", "cold")
-    if document["verdict"] == "inconclusive":
-        found = xml.parse(tmp_path / "junit.xml").getroot().attrib["failures"]
-        assert (status, int(found)) == (failures, failures)
-
-
-def test_real_data_are_read_where_they_are(tmp_path, line, say):
-    maps = ""
     for side in ("baseline", "candidate"):
         (tmp_path / side).mkdir()
         (tmp_path / side / "a").write_bytes(os.urandom(1 << 17))
-        maps += f" --map {side}:/={tmp_path}/{side}"
-    document = say(f"{line} --json{maps}")
+        line += f" --map {side}:/={tmp_path}/{side}"
+    status = main(shlex.split(f"{line} --threshold 0.001 --fail-inconclusive"))
+    document = json.loads(capsys.readouterr().out)
     assert all((run["failed"], run["bytes"]["read"]) == (0, 2 * 40960) for run in document["runs"])
     assert not list((tmp_path / "new").rglob("a"))
+    assert (document["primary"], document["pace"], document["cache"]["policy"]) == ("elapsed_s", "steps", "cold")
+    if document["verdict"] == "inconclusive":
+        assert (status, xml.parse(tmp_path / "junit.xml").getroot().attrib["failures"]) == (1, "1")
 
 
 def test_a_kept_replay_is_refused_before_anything_runs(tmp_path, line, say):
@@ -83,9 +75,9 @@ def test_a_kept_replay_is_refused_before_anything_runs(tmp_path, line, say):
 
 
 def test_one_directory_twice_is_noise_and_its_record_is_compared_with(tmp_path, say):
-    source, twin, first, second = source_of(tmp_path), tmp_path / "t", tmp_path / "first.json", tmp_path / "second.json"
+    twin, first, second = tmp_path / "t", tmp_path / "first.json", tmp_path / "second.json"
     twin.mkdir()
-    base = f"regress {source} --pace none --warm --threshold 1000 --repeats"
+    base = f"regress {source_of(tmp_path)} --pace none --warm --threshold 1000 --repeats"
     say(f"{base} 5 {twin}", status=2)
     assert "give --repeats 6 or more" in say.err
     said = say(f"{base} 6 {twin} --record {first}").splitlines()
@@ -93,10 +85,10 @@ def test_one_directory_twice_is_noise_and_its_record_is_compared_with(tmp_path, 
     assert "The storage itself" not in said[1]
     written = json.loads(first.read_text())
     assert written["schema_version"] == 2
+    assert (written["options"]["pace"], written["options"]["cache"]) == ("none", "as found")
     assert written["result"]["headline"].startswith("The same directory twice: this is noise. ")
     assert written["result"]["verdict"] not in ("regression", "improvement")
     paired = [run for run in written["runs"] if run["pair"]]
-
     document = say(f"{base} 4 --baseline {first} --candidate {twin} --record {second} --json")
     assert (document["against"]["record"], document["against"]["runs"]) == ("first.json", 12)
     assert [run["side"] for run in document["runs"]] == ["baseline"] * 12 + ["candidate"] * 5
@@ -112,13 +104,13 @@ def test_one_directory_twice_is_noise_and_its_record_is_compared_with(tmp_path, 
 @needs_mpi
 def test_under_mpiexec_all_processes_take_part_and_one_speaks(tmp_path, line):
     program = [str(MPIEXEC), "-n", "2", sys.executable, "-m", "dxt_replay.replay.commands.main"]
-    words = shlex.split(f"{line} --json --report {tmp_path}/j.xml")
+    words = shlex.split(f"{line} --threshold 1000")  # no noise is so large
     done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert [run["operations"] for run in document["runs"]] == [20] * 14
     assert document["order"] == [run["side"] for run in document["runs"] if not run["warmup"]]
-    assert xml.parse(tmp_path / "j.xml").getroot().tag == "testsuites"
+    assert xml.parse(tmp_path / "junit.xml").getroot().tag == "testsuites"
 
 
 # ------------------------------------------------------------------------------------------------------------ capacity
@@ -139,19 +131,23 @@ def workload(tmp_path):
 
 
 class Made:
-    """Measures a made storage that carries `carried` ranks, on a machine that keeps up with `machine` of them, whose
-    processors are busy by as many per cent in runs with storage beyond `carried`."""
+    """Measures a made storage that carries `carried` ranks, on a machine that keeps up with `machine` of them.
 
-    def __init__(self, carried, machine, busy_pct=None, used=(60.0, 95.0)):
-        self.carried, self.machine, self.busy_pct, self.used = carried, machine, busy_pct, used
+    busy_pct: of the processors in runs with storage beyond `carried`. used: accelerators, where it is too much and not.
+    free: the same of runs without storage.
+    """
+
+    def __init__(self, carried, machine, busy_pct=None, used=(60.0, 95.0), free=None):
+        self.carried, self.machine, self.busy_pct, self.used, self.free = carried, machine, busy_pct, used, free
         self.free_pct, self.in_memory = 99.0, False
 
     def __call__(self, ranks, *, storage=True):
         fits = ranks <= min(self.machine, self.carried if storage else ranks)
         busy = None if self.busy_pct is None else self.busy_pct if storage and ranks > self.carried else 5.0
+        used = self.used[fits] if storage or self.free is None else self.free
         return LoadRun(
-            ranks=ranks, utilisation_pct=self.used[fits], training_s=1.0, mib_s=1.0, latency_us=None,
-            processors_pct=busy, storage=storage,
+            ranks=ranks, utilisation_pct=used, training_s=1.0, mib_s=1.0, latency_us=None, processors_pct=busy,
+            storage=storage,
         )  # fmt: skip
 
 
@@ -162,6 +158,8 @@ class Made:
         (Made(0, 9), 0, STORAGE),
         # Processors that copying keeps busy: the run without I/O copies nothing and keeps up.
         (Made(3, 100, 95.0), 3, MACHINE), (Made(3, 100, 60.0), 3, STORAGE),
+        # The machine takes most of what was lost, though it keeps up.
+        (Made(2, 9, used=(89.0, 99.0), free=92.0), 2, MACHINE),
     ],
 )  # fmt: skip
 def test_the_storage_is_told_from_the_machine(made, found, limited_by):
@@ -170,15 +168,6 @@ def test_the_storage_is_told_from_the_machine(made, found, limited_by):
     assert search.sustained == found
     without = [run.storage for run in runs].count(False)  # none where the processors were seen to be busy
     assert without == (limited_by != NOTHING and made.busy_pct != 95.0)
-
-
-def test_a_machine_that_takes_most_of_what_was_lost_is_the_limit():
-    class Half(Made):
-        def __call__(self, ranks, *, storage=True):
-            used = 99.0 - 10.0 * (ranks > 2) if storage else 92.0
-            return dataclasses.replace(super().__call__(ranks, storage=storage), utilisation_pct=used)
-
-    assert searched(Search(limit_pct=90.0, most=4), Half(2, 9), []) == MACHINE
 
 
 def test_files_that_another_process_keeps_in_memory_give_no_answer(workload, tmp_path, monkeypatch):
@@ -200,7 +189,7 @@ def test_files_that_another_process_keeps_in_memory_give_no_answer(workload, tmp
     assert any("stayed in the page cache" in each or "does not drop pages" in each for each in found.warnings)
 
 
-@pytest.mark.parametrize("carried", [1, 3, 6])
+@pytest.mark.parametrize("carried", [1, 6])
 def test_the_guess_of_a_storage_model_is_arithmetic(tmp_path, carried, monkeypatch):
     """Steps of 20 ms that read four samples ahead: a pipe of B bytes/s carries B x 20 ms / 90 % of their bytes."""
     description, model = tmp_path / "w.yaml", tmp_path / "m.yaml"
@@ -289,9 +278,7 @@ def test_a_check_replays_below_the_target_and_leaves_nothing(tmp_path, is_staged
 
 
 # ------------------------------------------------------------------------------------------------------- object stores
-@pytest.fixture
-def _obstore():
-    pytest.importorskip("obstore")
+needs_obstore = pytest.mark.skipif(find_spec("obstore") is None, reason="obstore is not installed")
 
 
 def training(folder, *, steps, compute_ns):
@@ -303,7 +290,7 @@ def training(folder, *, steps, compute_ns):
     return build_capture(folder, files=application.FILES, ops=recorded.ops, spans=recorded.spans)
 
 
-@pytest.mark.usefixtures("_obstore")
+@needs_obstore
 def test_capacity_of_an_object_store_is_arithmetic(tmp_path):
     """The server answers one request in 50 ms. N ranks with a request a step need steps of N x 50 ms. They compute for
     100 ms a step and shall be used 70 %, so steps of up to 143 ms will do: two ranks, not three."""
@@ -315,23 +302,22 @@ def test_capacity_of_an_object_store_is_arithmetic(tmp_path):
         assert len(server.of_replay("GET")) == sum(run.ranks * 10 for run in found.runs if run.storage)
 
 
-@pytest.mark.usefixtures("_obstore")
+@needs_obstore
 def test_ten_milliseconds_more_are_found_and_none_are_not_by_pairs_or_a_record(tmp_path, say):
     """The server itself needs about 1 ms. The sides are the same bucket behind two servers."""
-    ops = [read(0, start_ns=i * MS, end_ns=i * MS + MS // 2, offset=4096 * i, length=4096) for i in range(20)]
+    ops = [read(0, start_ns=i * MS, end_ns=i * MS + MS // 2, offset=4096 * i, length=4096) for i in range(10)]
     source = build_capture(tmp_path, files=["/data/a.bin"], ops=ops)
-    choices = {"repeats": 6, "pace": "timed"}  # judged by latency
     with ObjectServer().running() as fast, ObjectServer(service_s=0.01).running() as slow:
         slow.objects = fast.objects
         dxt_replay.stage(source, fast.url())
-        found = dxt_replay.regress(source, fast.url(), slow.url(), **choices)
+        found = dxt_replay.regress(source, fast.url(), slow.url(), repeats=6, pace="timed")  # judged by latency
         assert found.verdict.value == "regression", found.as_json()
         assert any(text.startswith("target s3://") for text in found.as_json()["environment"]["differences"])
         record = tmp_path / "monday.json"
-        same = dxt_replay.regress(source, slow.url(), slow.url(), threshold_pct=50.0, record=record, **choices)
+        same = dxt_replay.regress(source, slow.url(), slow.url(), repeats=3, pace="timed", record=record)
         assert same.verdict.value != "regression", same.as_json()
         assert same.as_json()["environment"]["targets"]["candidate"]["file_system"] == "s3"
         assert not any(text.startswith("target") for text in same.as_json()["environment"]["differences"])
         slow.service_s = 0.04
-        line = f"regress {source.path} --baseline {record} --candidate {slow.url()} --repeats 6 --pace timed --json"
+        line = f"regress {source.path} --baseline {record} --candidate {slow.url()} --repeats 4 --pace timed --json"
         assert say(f"{line} --threshold 100", status=1)["verdict"] == "regression"
