@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import file_systems
-from benchmarks.file_systems import CHANGES, WORKLOADS, Storage, UnavailableError, conclude, mounted, table
+from benchmarks.file_systems import CHANGES, Storage, UnavailableError, conclude, mounted, table
 from tests.places import ROOT
 
 needs_ext4 = pytest.mark.skipif(bool(file_systems.why_unavailable("ext4")), reason="needs root and loop devices")
@@ -51,15 +51,6 @@ def test_the_table_names_what_was_missed_broken_and_left_out():
     ]
     shown = {line.split(";")[0] for line in (ROOT / "docs/pictures/verdicts.csv").read_text().splitlines()[1:]}
     assert set(CHANGES) <= shown
-
-
-def test_every_change_has_a_workload_and_sides_that_differ():
-    for name, (workload, baseline, candidate, expected) in CHANGES.items():
-        assert "," not in name  # which separates names of --only
-        assert (ROOT / "benchmarks/file_system_workloads" / f"{workload}.yaml").is_file()
-        assert workload in WORKLOADS
-        assert baseline != candidate
-        assert expected in file_systems.VERDICTS
 
 
 def test_a_file_system_that_the_kernel_does_not_have_is_named():

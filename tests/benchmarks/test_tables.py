@@ -1,25 +1,15 @@
 """Benchmarks that make tables: figures of the DLIO paper, cost at scale, and how large jobs are written."""
 
-import math
 import re
 
 import pytest
 
 import dxt_replay
 from benchmarks import large_job, scale_table
-from benchmarks.large_job import FILES_PER_RANK, PATTERNS, even_capture, files_capture, mixed_capture, write_large_log
+from benchmarks.large_job import even_capture, files_capture, mixed_capture
 from benchmarks.paper_figures import __main__ as paper
 from benchmarks.paper_figures.figures import APPLICATIONS, SCALED, SWEEPS, sweep_pages
 from tests.places import ROOT
-
-
-@pytest.mark.parametrize(("figure", "side", "samples"), [("11a", 202, 6000), ("12a", 181, 43008)])
-def test_the_pages_of_the_chunk_sweeps_follow_the_rule_of_chunks(figure, side, samples):
-    for at, page in sweep_pages()[figure].items():
-        edge = min(math.ceil(math.sqrt(int(at))), side)  # the rule of DLIO's generator
-        count = math.ceil(side / edge) ** 2
-        assert page.reads == pytest.approx(count * samples, rel=0.045)
-        assert page.gib * 2**30 == pytest.approx(8 * edge**2 * count * samples, rel=0.015)
 
 
 def test_every_figure_has_its_base_and_the_page_says_what_was_made_otherwise():
@@ -59,17 +49,6 @@ def test_more_ranks_take_less_time_for_the_same_data(tmp_path, monkeypatch):
 
     assert second.elapsed_s < 0.7 * first.elapsed_s
     assert "efficiency" in paper.scaling_table([first, second])
-
-
-def test_a_large_log_has_the_segments_of_each_rank(tmp_path):
-    ranks, each = PATTERNS + 2, FILES_PER_RANK * 5
-    assert write_large_log(tmp_path / "job.darshan", ranks * each + 3, ranks) == ranks * each
-    dxt_replay.merge(tmp_path / "job.darshan", tmp_path / "job.capture")
-    ops = dxt_replay.table(dxt_replay.open_capture(tmp_path / "job.capture"), "operations")
-    reads = ops[(ops["op"] == "read") & (ops["origin"] == "traced")]
-    assert reads.groupby("rank").size().tolist() == [each] * ranks
-    assert reads.groupby("rank")["file_id"].nunique().tolist() == [FILES_PER_RANK] * ranks
-    assert reads["file_id"].nunique() == ranks * FILES_PER_RANK
 
 
 @pytest.mark.parametrize(

@@ -253,17 +253,6 @@ def test_what_generate_does_not_follow_is_printed_and_kept(tmp_path, say):
     assert (info.sources[0].kind, len(info.sources[0].sha256)) == ("workload", 64)
 
 
-def test_the_list_of_workloads_says_what_each_is(say):
-    workloads = {each["name"]: each for each in say("generate --list --json")["workloads"]}
-    assert "3D U-Net" in workloads["unet3d_h100"]["title"]
-    assert workloads["llama3_8b"]["needs_bytes_per_s"] is None
-    needed = {name: round(each["needs_bytes_per_s"] / 1e6) for name, each in workloads.items() if each["compute_s"]}
-    published = {
-        "unet3d_h100": 3177, "resnet50_a100": 105, "cosmoflow_h100": 808, "retinanet_b200": 163, "flux_b200": 77,
-    }  # fmt: skip
-    assert published.items() <= needed.items()
-
-
 def a_run(folder, name, slower=1, file="/a", **more):
     starts = [(k, k * 1_000_000) for k in range(100)]
     ops = [read(0, offset=100 * k, length=100, start_ns=at, end_ns=at + 1000 * slower) for k, at in starts]
@@ -281,16 +270,6 @@ def test_the_limits_of_compare_are_options_and_a_floor_relaxes_them(tmp_path, sa
     assert found["floor"]["measures"]["storage.io_time_s"] == {"value": 300, "floor": 700, "within": True}
     relaxed = {each["limit"]: each["allowed"] for each in found["floor"]["relaxed"]}
     assert relaxed["fail_under"] == found["thresholds"]["fail_under"] < 0.95
-
-
-def test_two_different_runs_are_named_as_such_and_not_judged(tmp_path, say):
-    line = f"compare {a_run(tmp_path, 'run').path} {a_run(tmp_path, 'other', 2, '/b').path} --different-runs"
-    found = say(f"{line} --json")
-    assert (found["relation"], found["workload"]["verdict"]) == ("different runs", "skipped")
-    assert {found["verdict"][block] for block in ("similarity", "exact", "timing")} == {"skipped"}
-    assert found["headline"].startswith("Two different runs")
-    assert found["exact"]["files"] is False
-    say(f"{line} --fail-under 0.999", status=1)
 
 
 def test_the_demo_replays_a_bundled_capture_and_says_what_to_do_next(tmp_path, say, monkeypatch, capsys):

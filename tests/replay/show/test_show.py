@@ -139,21 +139,6 @@ def test_every_table_fits_80_columns_and_writes_every_type_and_unit(capture, cap
     assert data_section(view, columns_of(view), []).notes
 
 
-def test_contents_fit_80_columns_and_name_what_is_not_there(tmp_path, capsys):
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        sizes = {"shape": (1000, 128, 128), "chunks": (1, 128, 128), "compression": "gzip", "dtype": "f4"}
-        file.create_dataset("train/images/of/detector", **sizes)
-    (tmp_path / "b").write_bytes((3).to_bytes(8, "little") + bytes(11))
-    named = {str(tmp_path / "a.h5"): "hdf5", str(tmp_path / "b"): "tfrecord", "/gone": "hdf5"}
-    files = [File(path, format=kind) for path, kind in named.items()]
-    print_sections(summary_or_tables(views(build_capture(tmp_path, files=files), ["tfrecords", "datasets"])))
-    printed = capsys.readouterr().out
-    for text in ("64.0 KiB", "1 file is not on this machine, such as /gone:", "--map PREFIX=DIR"):
-        assert text in printed
-    assert max(len(line) for line in printed.splitlines()) <= 80
-
-
 def test_shares_are_printed_once_and_findings_hold_evidence_remedy_and_threshold(capture):
     titles = [section.title for section in view_sections(views(capture, ["overlap", "steps"]))]
     assert titles == ["Shares, the first step included", "Compute and I/O by rank", "Slowest steps"]
