@@ -59,7 +59,7 @@ def results(tmp_path_factory):
         "stage": dxt_replay.stage(capture, folder / "other", dry_run=True),
         "summary": dxt_replay.tables(capture, tuple(TABLES), by="rank"),
         "summary-jobs": dxt_replay.summarise_each([capture, folder / "logs"]),
-        "calibrate": dxt_replay.calibrate(target, minutes=1 / 30),
+        "calibrate": dxt_replay.calibrate(target, minutes=1 / 55),
     }
 
 

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from tests.same.__main__ import LEFT_OUT, answers, differences, read_frozen
-from tests.same.answers import missing
+from tests.same.__main__ import LEFT_OUT, differences, read_frozen
+from tests.same.answers import answers_of, missing
 
 
 @pytest.mark.parametrize("job", ["imagenet", "mpiio", "strace"])
@@ -13,7 +13,7 @@ def test_recorded_jobs_have_the_frozen_answers(job):
     if why := missing(job):
         pytest.skip(why)
     frozen = read_frozen()
-    assert not differences(frozen, answers([job], "*", frozen[LEFT_OUT], 1), "*")
+    assert not differences(frozen, {job: answers_of(job, "*", frozen[LEFT_OUT])}, "*")
 
 
 def test_a_difference_is_said_by_job_command_and_key():

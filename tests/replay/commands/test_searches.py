@@ -303,21 +303,19 @@ def test_capacity_of_an_object_store_is_arithmetic(tmp_path):
 
 
 @needs_obstore
-def test_ten_milliseconds_more_are_found_and_none_are_not_by_pairs_or_a_record(tmp_path, say):
-    """The server itself needs about 1 ms. The sides are the same bucket behind two servers."""
+def test_ten_milliseconds_more_are_found_and_none_are_not(tmp_path, say):
+    """The server itself needs about 1 ms. The sides are the same bucket behind two servers, one of them on Monday."""
     ops = [read(0, start_ns=i * MS, end_ns=i * MS + MS // 2, offset=4096 * i, length=4096) for i in range(10)]
-    source = build_capture(tmp_path, files=["/data/a.bin"], ops=ops)
+    source, record = build_capture(tmp_path, files=["/data/a.bin"], ops=ops), tmp_path / "monday.json"
     with ObjectServer().running() as fast, ObjectServer(service_s=0.01).running() as slow:
         slow.objects = fast.objects
         dxt_replay.stage(source, fast.url())
-        found = dxt_replay.regress(source, fast.url(), slow.url(), repeats=6, pace="timed")  # judged by latency
-        assert found.verdict.value == "regression", found.as_json()
-        assert any(text.startswith("target s3://") for text in found.as_json()["environment"]["differences"])
-        record = tmp_path / "monday.json"
-        same = dxt_replay.regress(source, slow.url(), slow.url(), repeats=3, pace="timed", record=record)
-        assert same.verdict.value != "regression", same.as_json()
-        assert same.as_json()["environment"]["targets"]["candidate"]["file_system"] == "s3"
-        assert not any(text.startswith("target") for text in same.as_json()["environment"]["differences"])
-        slow.service_s = 0.04
+        same = dxt_replay.regress(source, fast.url(), fast.url(), repeats=2, pace="timed", record=record)
+        found = same.as_json()
+        assert found["verdict"] != "regression", found
+        assert found["environment"]["targets"]["candidate"]["file_system"] == "s3"
+        assert not any(text.startswith("target") for text in found["environment"]["differences"])
         line = f"regress {source.path} --baseline {record} --candidate {slow.url()} --repeats 4 --pace timed --json"
-        assert say(f"{line} --threshold 100", status=1)["verdict"] == "regression"
+        found = say(line, status=1)  # judged by latency
+        assert found["verdict"] == "regression", found
+        assert any(text.startswith("target s3://") for text in found["environment"]["differences"])
