@@ -151,15 +151,15 @@ def test_all_charts_of_time_zoom_together(browser, pages):
     from selenium.webdriver.common.action_chains import ActionChains
 
     window, row = "view.window", "document.querySelector('#steps tr[data-from]')"
-    before = browser.open(pages["hostile"])(window)
+    before = browser.open(pages["cosmictagger"])(window)
     surface = browser.driver.find_element("css selector", "#timeline-source .nsewdrag")
     browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", surface)
     ActionChains(browser.driver).move_to_element(surface).click_and_hold().move_by_offset(120, 0).release().perform()
     browser.until(f"view.window[0] > {before[0]}")
     assert before[0] < browser(window)[0] < browser(window)[1] < before[1]
-    browser("Plotly.relayout('heat-source', {'xaxis.range[0]': 0.2, 'xaxis.range[1]': 0.25})")
+    browser("Plotly.relayout('heat-source', {'xaxis.range[0]': 8, 'xaxis.range[1]': 9})")
     ranges = browser(RANGES)
-    assert {tuple(ranges[f"{chart}-source"]) for chart in ("timeline", "offsets", "course", "heat")} == {(0.2, 0.25)}
+    assert {tuple(ranges[f"{chart}-source"]) for chart in ("timeline", "offsets", "course", "heat")} == {(8, 9)}
     browser("Plotly.relayout('course-source', {'xaxis.autorange': true})")
     assert browser(window) == browser("page.home")
     browser("document.querySelector('[data-zoom=out]').click()")
