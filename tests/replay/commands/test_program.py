@@ -143,10 +143,7 @@ def test_mpi_has_ended_before_anything_is_printed_and_an_error_is_told_to_the_ot
 
 
 # ---------------------------------------------------------------------------------------------------- standard streams
-@pytest.mark.parametrize(
-    ("what", "unbuffered"),
-    [("", ""), ("", 1), ("--json", ""), ("-o -", 1)],
-)
+@pytest.mark.parametrize(("what", "unbuffered"), [("", ""), ("", 1), ("--json", ""), ("-o -", 1)])
 def test_a_full_disk(capture, what, unbuffered):
     done = ended(f"PYTHONUNBUFFERED={unbuffered} {DXT_REPLAY} summary {capture} {what} >/dev/full")
     assert (done.returncode, done.stderr) == (
