@@ -67,13 +67,6 @@ def test_this_machine_passes_and_the_object_and_the_tables_hold_every_check(tmp_
     assert "library: died by SIGSEGV; load another" in text
 
 
-def test_a_file_is_wrong_use_before_anything_is_examined(tmp_path, capsys):
-    (tmp_path / "file").write_bytes(b"")
-    assert main(["doctor", str(tmp_path / "file")]) == 2
-    assert "is not a directory" in capsys.readouterr().err
-    assert main(["doctor", "s3://bucket/prefix?no_such_option=1"]) == 2
-
-
 @pytest.mark.parametrize(
     ("code", "ended"),
     [

@@ -198,13 +198,9 @@ def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({}, "nothing to change"),
         ({"chunk": "1MiB"}, "reads no HDF5 file"),
         ({"readers": 0, "prefetch": 4}, "leave one of them out"),
-        ({"weak": True}, "give --ranks"),
-        ({"compute_speed": 0}, "--compute-speed 0"),
         ({"prefetch": 0}, "--prefetch 0"),
-        ({"transfer_size": "much"}, "is not a size"),
         *(({"compression": f"gzip{text}"}, "NAME:RATIO") for text in ("", ":0", ":1.5", ":nan", ":0.6:a", ":1:-1MB/s")),
         ({"compression": "brotli:0.6"}, "NAME:RATIO"),
     ],
