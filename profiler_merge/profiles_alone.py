@@ -81,8 +81,9 @@ class ProfilesAlone:
             number = own_number(profile)
             number = rank_in_path(files[0], MAX_RANKS) if number is None else number
             pids = profile_pids(profile)
-            # Profiles that say no rank are of one process, where they say that, or of nobody knows which.
-            if number is None and not any(pids & other for other in unnumbered):
+            # Profiles that say no rank are of one process, where they say that, or of nobody knows which; marks of
+            # programs that trained one after the other are told apart by their times.
+            if number is None and profile.marks is None and not any(pids & other for other in unnumbered):
                 unnumbered.append(pids)
             several = len(unnumbered) > 1 or frozenset() in unnumbered or (unnumbered and number is not None)
             if len(profiles) > 1 and several:
@@ -96,7 +97,7 @@ class ProfilesAlone:
         if not found.files:
             raise ProfileError("the marks show no training loop: give those of all processes of the job, and its logs")
         self._by_rank, self.start_ns = found.files, min(begins, default=0)
-        return ProfileRanks(by_rank=found.files, warnings=())
+        return ProfileRanks(by_rank=found.files, warnings=tuple(found.warnings))
 
     def process_ids(self) -> ProcessIds:
         return [()] * (max(self._by_rank) + 1)

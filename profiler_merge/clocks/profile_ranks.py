@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+import numpy as np
+
 from dxt_replay.profiler_merge.clocks.alignment import anchor_pid, anchor_rank, profile_anchors
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessFacts, host_of
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import ProcessMarks, training_loop
 from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.recording import OPTIMIZER, STEP
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.text import listed
-from dxt_replay.traces.units import NS_PER_S
+from dxt_replay.traces.units import NS_PER_S, format_counted
 
 _RANK_IN_PATH = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _SLACK_NS = 60 * NS_PER_S
@@ -47,20 +51,19 @@ class ProfileRanks:
 
 
 class ProfilesByRank:
-    """The profiles of each rank; a rank that was profiled several times has the files of all."""
+    """The profiles of each rank; a rank that was profiled several times has the files of all. Of programs that trained
+    one after the other, as a script runs them, the training with most steps is that of the rank: `warnings` say so."""
 
     def __init__(self) -> None:
         self.files: dict[int, tuple[Path, ...]] = {}
+        self.warnings: list[str] = []
         self._times: dict[int, tuple[bool, Intervals]] = {}
-        self._marked: set[int] = set()
+        self._marked: dict[int, tuple[bool, int, int, int, int, tuple[Path, ...]]] = {}
 
     def add(self, rank: int, files: tuple[Path, ...], profile: Profile) -> None:
         """Add a profile of a rank. Raises: ProfileError if its time may overlap that of an earlier one."""
         if profile.marks is not None:
-            if rank in self._marked:
-                raise ProfileError(f"{files[0]} is of rank {rank}, which has marks already: give those of one run")
-            self._marked.add(rank)
-            self.files[rank] = (*files, *self.files.get(rank, ()))
+            self._add_marks(rank, files, profile.marks.own)
             return
         of_torch, time = self._times.get(rank, (profile.torch is not None, Intervals()))
         own = Intervals()
@@ -73,6 +76,26 @@ class ProfilesByRank:
             )
         self.files[rank] = (*self.files.get(rank, ()), *files)
         self._times[rank] = of_torch, time.union(own)
+
+    def _add_marks(self, rank: int, files: tuple[Path, ...], own: ProcessMarks) -> None:
+        steps = training_loop(own).steps
+        begin, end = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+        trained = bool(np.isin(own.rows["kind"], (OPTIMIZER, STEP)).any())
+        kept = left = (trained, len(steps), begin, end, own.pid, files)
+        if rank in self._marked:
+            left, kept = sorted((self._marked[rank], kept))
+            if max(left[2], kept[2]) < min(left[3], kept[3]):
+                raise ProfileError(
+                    f"{left[-1][0]} and {kept[-1][0]} are both of rank {rank}: give the marks of one run, record "
+                    "programs that train side by side each by itself, and name folders of marks rank0, rank1 ..."
+                )
+            self.warnings.append(
+                f"rank {rank} trained more than once: the {format_counted(left[1], 'step')} of process {left[4]} are "
+                "left out; record each program by itself to see both"
+            )
+            self.files[rank] = tuple(file for file in self.files[rank] if file not in (*left[-1], *kept[-1]))
+        self._marked[rank] = kept
+        self.files[rank] = (*kept[-1], *self.files.get(rank, ()))
 
 
 def map_profiles(profiles: Sequence[tuple[Path, ...]], job: JobLogs, *, offset_ns: int = 0) -> ProfileRanks:
@@ -166,7 +189,7 @@ def _placed(
         if not numbered and (number := own_number(profile)) is not None:
             numbers[rank] = number
     return ProfileRanks(
-        by_rank=by_rank.files, warnings=tuple(warnings), exports=tuple(sorted(exports)), numbers=numbers
+        by_rank=by_rank.files, warnings=(*by_rank.warnings, *warnings), exports=tuple(sorted(exports)), numbers=numbers
     )
 
 

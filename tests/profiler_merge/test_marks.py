@@ -307,6 +307,24 @@ def test_hosts_are_joined_by_their_wall_clocks_and_the_doubt_is_said(tmp_path):
     assert any("how far they differ is not known" in text for text in result.info.warnings)
 
 
+@pytest.mark.parametrize("later_s", [3600, -3600, 0])
+def test_of_programs_that_train_one_after_the_other_the_longest_counts(later_s, tmp_path):
+    """`left` has 10 steps, `fork` 12. The clock of `left` is set so that it begins so much later."""
+    files = {name: files_of(name, tmp_path / "p" / name) for name in ("left", "fork")}
+    own = {name: next(each for each in map(read_process, files[name]) if each.loops) for name in files}
+    begin_ns = {name: int(training_loop(own[name]).steps.min()) for name in own}
+    for path in files["left"]:
+        shifted(path, own["left"].host, begin_ns["fork"] - begin_ns["left"] + later_s * 1_000_000_000)
+    found = find_profiles(tmp_path / "p")
+    if not later_s:
+        with pytest.raises(ProfileError, match=r"both of rank 0.*train side by side each by itself"):
+            merge([], found, tmp_path / "a.capture")
+        return
+    result = merge([], found, tmp_path / "a.capture")
+    assert pc.sum(pc.equal(open_capture(result.capture).spans["kind"], "step")).as_py() == 12
+    assert any("trained more than once: the 10 steps" in text for text in result.info.warnings)
+
+
 def test_packed_and_cut_files_and_steps_up_to_the_last_record(tmp_path):
     (path,) = files_of("none", tmp_path / "p")
     whole, data = training_loop(read_process(path)), path.read_bytes()
