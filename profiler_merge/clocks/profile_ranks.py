@@ -12,15 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-import numpy as np
-
 from dxt_replay.profiler_merge.clocks.alignment import anchor_pid, anchor_rank, profile_anchors
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessFacts, host_of
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.marks import ProcessMarks, training_loop
+from dxt_replay.profiler_merge.profiles.marks import ProcessMarks, trained
 from dxt_replay.profiler_merge.profiles.reading import read_profile
-from dxt_replay.profiler_merge.recording import OPTIMIZER, STEP
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.text import listed
@@ -78,10 +75,7 @@ class ProfilesByRank:
         self._times[rank] = of_torch, time.union(own)
 
     def _add_marks(self, rank: int, files: tuple[Path, ...], own: ProcessMarks) -> None:
-        steps = training_loop(own).steps
-        begin, end = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
-        trained = bool(np.isin(own.rows["kind"], (OPTIMIZER, STEP)).any())
-        kept = left = (trained, len(steps), begin, end, own.pid, files)
+        kept = left = (*trained(own), own.pid, files)
         if rank in self._marked:
             left, kept = sorted((self._marked[rank], kept))
             if max(left[2], kept[2]) < min(left[3], kept[3]):

@@ -24,7 +24,7 @@ import numpy as np
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from dxt_replay.profiler_merge.darshan.log import DamagedLogError, DarshanLog, open_log
-from dxt_replay.profiler_merge.profiles.marks import ProcessMarks, read_process
+from dxt_replay.profiler_merge.profiles.marks import ProcessMarks, read_process, trained
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S, format_duration
@@ -527,12 +527,17 @@ def _ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
     """The ranks among the processes that were not forked.
 
     A rank reads or writes, if any process does, or runs the program of one that does. In a recording, ranks run the
-    program of the process with the most data, at the same time."""
+    program of the process that trained, of several the longest, else of that with the most data, at the same time."""
     programs = {each.program for each in firsts if each.has_data}
     ranks = [each for each in firsts if each.program in programs] or list(firsts)
     if any(each.recording is None for each in firsts):
         return ranks
-    main = max(ranks, key=lambda each: (each.has_anchor, sum(m.length for m in each.log.modules.values())))
+
+    def size(each: ProcessFacts) -> tuple[bool, tuple[int, ...], int]:
+        training = max(map(trained, each.marks()), default=()) if len(ranks) > 1 else ()
+        return each.has_anchor, training, sum(module.length for module in each.log.modules.values())
+
+    main = max(ranks, key=size)
     return [each for each in ranks if each is main or (each.program == main.program and each.overlaps(main))]
 
 

@@ -272,6 +272,14 @@ def training_loop(process: ProcessMarks) -> Loop:
     )
 
 
+def trained(process: ProcessMarks) -> tuple[bool, int, int, int]:
+    """Whether a process stepped an optimizer, or marked steps; its number of steps, their begin and end. Of several
+    programs that a script runs, the training is the one for which this is most."""
+    steps = training_loop(process).steps
+    marked = bool(np.isin(process.rows["kind"], (made.OPTIMIZER, made.STEP)).any())
+    return (marked, len(steps), int(steps.min()), int(steps.max())) if len(steps) else (marked, 0, 0, 0)
+
+
 def _with_gets(rows: np.ndarray) -> tuple[np.ndarray, int]:
     """The rows with the gets alone that take a loop's batches from another thread: from one queue, or the results of
     futures, at least as many as it makes steps of its optimizer; of several that for which it waits longest, since a

@@ -307,6 +307,16 @@ def test_hosts_are_joined_by_their_wall_clocks_and_the_doubt_is_said(tmp_path):
     assert any("how far they differ is not known" in text for text in result.info.warnings)
 
 
+def test_a_script_that_trains_twice_has_the_longer_training_and_says_so(merged):
+    """`bash -c "python jobs.py left; python jobs.py fork"`: 10 steps, then 12."""
+    result = merged("script")
+    assert spans_of(result)["step"] == 12
+    assert any("trained more than once: the 10 steps of process 14204" in text for text in result.info.warnings)
+    fed = reads_of(result).filter(pc.greater_equal(pc.field("feeds"), 0))
+    assert sorted(fed["offset"].to_pylist()) == [ITEM * item for item in range(48)]
+    assert next(each for each in result.info.clock if not each.worker).method == "anchors"
+
+
 @pytest.mark.parametrize("later_s", [3600, -3600, 0])
 def test_of_programs_that_train_one_after_the_other_the_longest_counts(later_s, tmp_path):
     """`left` has 10 steps, `fork` 12. The clock of `left` is set so that it begins so much later."""
