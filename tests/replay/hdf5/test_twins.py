@@ -376,35 +376,6 @@ ACCESSES = [
 ]
 
 
-def inspected(folder, source):
-    capture = captured_application(folder, source, ACCESSES)
-    table, warnings = hdf5_facts([], capture.files, inspect=True)
-    assert not warnings
-    write_hdf5(capture.path, table)
-    return open_capture(capture.path)
-
-
-def test_an_inspected_file_has_the_twin_that_is_read_as_itself_in_place(tmp_path, source):
-    capture = inspected(tmp_path, source)
-    files = hdf5_files(capture)
-    assert "index" in files.layouts[0].evidence
-    stage(plan_stage(capture, tmp_path / "target"))
-    check_rank(capture, 0, tmp_path / "target")
-    data = data_only(files, source_requests(capture, 0, [0]))
-    assert len(data) == len(ACCESSES)
-    twin = check_staged(capture, tmp_path / "target")[0].path
-    with h5py.File(source) as real, h5py.File(os.fsdecode(twin)) as file:
-        for name in ("raw", "deep/er/labels", "lzf", "flat"):
-            assert stored(file[name.replace("/", ".")]) == stored(real[name])
-    backend = RecordingBackend()  # of a mapped file
-    handle = backend.open(os.fsencode(source), writable=False, create=False)
-    opening = len(backend.requests[os.fsencode(source)])
-    for _, offset, length in data:
-        backend.read(handle, offset, length, memoryview(bytearray(length)))
-    backend.close(handle)
-    assert [(0, *request) for request in backend.requests[os.fsencode(source)][opening:]] == data
-
-
 def test_files_that_are_none_stay_plain(tmp_path):
     """Overlapping requests, a written file, one that is only looked at; a layer above POSIX does not count."""
     ops = [

@@ -64,6 +64,7 @@ DEEP = b"/" + b"/".join([b"t" * 250] * 14) + b"/"
 @example([(path, None) for path in (b"", b"/", b"/..", b"..", b".")], TARGET)
 @example([(path, None) for path in (b"/a", b"/a/b", b"/a/b/c", b"a", b"/x/../a")], TARGET)
 @example([(b"/" + b"/".join([b"d" * 200] * 30) + b"/f%d" % i, None) for i in range(3)], TARGET)
+@example([(b"/" + b"/".join([b"d" * 200] * 30) + b"/" + b"f" * 250 + b"%d" % i, None) for i in range(3)], DEEP)
 def test_arbitrary_paths_have_sound_places(recorded, target):
     """Also below a deep target, which shortens them, and of record ids that come twice."""
     files = [File(path, record_id=record_id) for path, record_id in recorded]
