@@ -56,13 +56,6 @@ NO_SOURCES = {
 PACKS = pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 
 
-@pytest.mark.parametrize("kind", FILES)
-@PACKS
-def test_a_file_is_known_by_its_content(tmp_path, kind, pack):
-    (tmp_path / "unnamed").write_bytes(pack(FILES[kind]))
-    assert kind_of(tmp_path / "unnamed") == kind
-
-
 @pytest.mark.parametrize("byte_order", ["<", ">"])
 @pytest.mark.parametrize("version", ["3.00", "3.41"])
 def test_a_darshan_log_is_known(tmp_path, version, byte_order):

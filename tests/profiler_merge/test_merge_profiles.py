@@ -2,7 +2,6 @@
 profiles of one process, which are one training; use of the GPU; and DFTracer's annotations beside another trace."""
 
 import json
-import shutil
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,6 @@ from dxt_replay.replay.causal.storage_limit import storage_limit
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile
-from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
 from tests import kineto_writer as kineto
 from tests import xplane_writer as xplane
@@ -189,16 +187,6 @@ def test_annotations_of_dftracer_beside_strace(tmp_path):
 # On a GPU.
 
 
-def test_a_profile_of_many_kernels_has_an_answer(tmp_path):
-    events = [kineto.mark(0, 0, 1_000_000), kineto.mark(1, 1_000_000, 2_000_000)]
-    events += [kineto.kernel("k", 80 * i, 80 * i + 20, i) for i in range(25_000)]
-    _, _, capture = merged(tmp_path, (), [kineto.write(tmp_path / "p" / "t.pt.trace.json", events)])
-    assert capture.spans.num_rows > 25_000
-    assert dxt_replay.summary(capture).loop.compute_pct == pytest.approx(25)
-    with pytest.raises(dxt_replay.NoStorageLimitError, match="recorded"):
-        dxt_replay.storage_limit(capture)
-
-
 def test_use_of_several_gpus_is_their_mean_and_includes_collectives(tmp_path):
     """Of two GPUs one worked 30 and one 50 of 100 ns, both within NCCL for 20 more; the third never worked."""
     spans = [
@@ -248,19 +236,6 @@ def test_ranks_are_on_one_clock_and_phases_of_one_process_are_joined(tmp_path):
     assert any("how far they differ is not known" in text for text in capture.info.warnings)
     phases = [profile(tmp_path / f"{n}" / f"a_4711.{n}.pt.trace.json", begin_ns=n * SECOND) for n in (0, 50)]
     assert len(spans_of(merged(tmp_path, (), phases)[2], "step")) == 2 * STEPS
-
-
-def test_a_folder_of_tensorflow_profiles_named_by_rank(tmp_path):
-    for rank, path in enumerate(sample("imagenet").profiles):
-        (tmp_path / "p" / f"rank{rank}").mkdir(parents=True)
-        shutil.copy(path, tmp_path / "p" / f"rank{rank}")
-    alone, logged = (
-        [(rank, end - start) for rank, start, end in spans_of(merged(tmp_path, *given)[2], "step")]
-        for given in (((), find_profiles(tmp_path / "p")), ([sample("imagenet").log], find_profiles(tmp_path / "p")))
-    )
-    assert alone == logged
-    assert len(alone) > 100
-    assert {rank for rank, _ in alone} == {0, 1}
 
 
 def said(capfd, *arguments):

@@ -260,15 +260,6 @@ def test_a_healthy_or_empty_capture_has_no_finding(tmp_path: Path, healthy: bool
     assert codes(tmp_path, **(some if healthy else {})) == {}
 
 
-def test_findings_are_in_the_order_of_what_is_at_stake(tmp_path: Path) -> None:
-    columns = waiting(15) | {
-        "ops": [read(0, offset=KIB * n, length=KIB, start_ns=n * 10 * MS, end_ns=n * 10 * MS + MS) for n in range(100)]
-    }
-    found = codes(tmp_path, **columns)
-    assert list(found)[:2] == ["input-bound", "small-reads"]
-    assert found["input-bound"].at_stake_s == pytest.approx(0.15)
-
-
 def test_a_first_step_that_dominates_is_a_finding_of_its_own(tmp_path: Path) -> None:
     """Its wait of 800 ms is left out: the nine other steps wait 5 % of their time."""
     spans = [Span("step", 0, S, step=0), Span("input_wait", 0, 800 * MS, step=0)]

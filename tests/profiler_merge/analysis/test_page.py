@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.analysis.analyse import analyse
-from dxt_replay.profiler_merge.analysis.bars import COLUMNS, Drawn, lane_bars, loop_bars
+from dxt_replay.profiler_merge.analysis.bars import COLUMNS, Drawn, lane_bars
 from dxt_replay.profiler_merge.analysis.overview import (
     MOST_FILES,
     MountTotals,
@@ -52,27 +51,6 @@ def test_the_moments_are_the_busiest_bin_and_the_slowest_step(tmp_path: Path) ->
     capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=spans)
     found = moments(analyse(capture), timeline(capture, bin_ns=10 * MS))
     assert found == [("busiest moment", 70 * MS, 80 * MS), ("slowest step", 40 * MS, 65 * MS)]
-
-
-def test_bars_of_the_loop(tmp_path: Path) -> None:
-    lengths = {"step": 900_000, "input wait": 100_000, "compute": 500_000}
-    spans = []
-    for step, begin in enumerate(range(0, 100 * MS, MS)):
-        spans += [
-            Span("step", begin, begin + 900_000, "train", step=step),
-            Span("input_wait", begin, begin + 100_000, "IteratorGetNext", step=step),
-            Span("compute", begin + 200_000, begin + 700_000, step=step),
-            Span("compute", begin, begin + 900_000, rank=1, step=step),
-        ]
-    capture = build_capture(tmp_path, spans=spans)
-    with duckdb.connect() as database:
-        every, few = (loop_bars(database, capture.spans, (0,), **most) for most in ({}, {"most_bars": 30}))
-    assert every.resolution_ns == 0 < few.resolution_ns
-    assert {track: len(bars.start_ns) for track, bars in every.tracks.items()} == {(0, kind): 100 for kind in lengths}
-    assert every.tracks[0, "step"].offset.tolist() == list(range(100))
-    assert sum(len(bars.start_ns) for bars in few.tracks.values()) <= 30
-    for (_, kind), bars in few.tracks.items():
-        assert (bars.operations.sum(), bars.busy_ns.sum()) == (100, 100 * lengths[kind])
 
 
 WORK = [read(0, offset=n, length=MIB, start_ns=4 * S + n * S // 10, end_ns=4 * S + n * S // 10 + MS) for n in range(60)]

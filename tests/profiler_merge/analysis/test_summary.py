@@ -13,17 +13,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis import tables
 from dxt_replay.profiler_merge.analysis.loop import overlap
-from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, views
-from dxt_replay.profiler_merge.analysis.overview import overview
+from dxt_replay.profiler_merge.analysis.named_tables import views
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
+from dxt_replay.profiler_merge.analysis.timeline import timeline
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.show.summary import summary_sections
-from dxt_replay.traces.measures.operation_rows import operation_rows
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import READING_WAITS, RECONSTRUCTED, CaptureInfo, Job, Source
+from dxt_replay.traces.schema import READING_WAITS, CaptureInfo, Job, Source
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB
@@ -34,7 +32,6 @@ from tests.places import CAPTURES, recorded
 from tests.workers_equality import OPERATIONS, SPANS, plain
 
 MS, S = 1_000_000, 1_000_000_000
-PRINTED_NS = 100_000
 
 NO_PYTHON = Part(exclude=("*.py*",))
 """VaniDL leaves out paths with .py."""
@@ -104,13 +101,6 @@ def test_counters_are_preferred_where_they_are_those_of_the_rows(
         assert each.operations == each.reads + each.writes
 
 
-@pytest.mark.parametrize("origin", ["generated", "transformed", "modelled"])
-def test_what_no_log_holds_but_is_known_one_by_one_counts(tmp_path: Path, origin: str) -> None:
-    found = of(tmp_path, read(0, length=100, end_ns=50 * MS, origin=origin), Op("open", 0, origin=origin))
-    assert (found.operations.read, found.operations.other, found.bytes.read) == (1, 1, 100)
-    assert (found.reconstructed.read, found.reconstructed.other) == (0, 0)
-
-
 @pytest.fixture(scope="module")
 def theta(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     path = tmp_path_factory.mktemp("theta") / "theta.capture"
@@ -133,35 +123,17 @@ def test_theta_with_and_without_python_files(theta: Capture) -> None:
     assert found.io_time_s.union_per_rank_max < found.job.run_time_s == 988
 
 
-def test_theta_as_vanidl_prints_it(theta: Capture) -> None:
-    """VaniDL reads the text of darshan-dxt-parser, which has the log's own times to 0.1 ms, and makes 1 ms of 0."""
-    offsets = {clock.rank: clock.offset_ns for clock in theta.info.clock}
-    printed, lengths = [], []
-    for rows in operation_rows(part_of(theta, NO_PYTHON)):
-        rows = rows.where(rows.data & (rows.origin != RECONSTRUCTED))
-        begin, end = (
-            (time - offsets.get(rows.rank, 0) + PRINTED_NS // 2) // PRINTED_NS * PRINTED_NS
-            for time in (rows.start_ns, rows.end_ns)
-        )
-        printed.append(np.where(end == begin, MS, end - begin))
-        lengths.append(rows.length)
-    duration_ns, length = np.concatenate(printed), np.concatenate(lengths)
-    assert duration_ns.sum() / 1e9 / theta.info.job.nprocs == pytest.approx(46.40235, abs=1e-9)
-    bandwidth = (length / duration_ns * 1e9 / 2**20)[length > 0]
-    assert (bandwidth.mean(), np.median(bandwidth)) == pytest.approx((10.02, 5.95), abs=0.005)
-    assert (np.median(length), round(length.mean())) == (2529, 5170)
-
-
 # ---- pieces
 
-EACH = tuple(name for name in tables.TABLES if name not in CONTENTS)
+BY_WORKERS = ("findings", "overlap", "steps", "files", "ranks", "timeline")
 
 
 def everything(capture: Capture, workers: Workers, by: str = "file") -> object:
-    return plain([views(capture, EACH, by=by, workers=workers), overview(capture, workers=workers, most_bars=100)])
+    by_rank = timeline(capture, bins=100, per_rank=True, workers=workers)
+    return plain([views(capture, BY_WORKERS, by=by, workers=workers), by_rank])
 
 
-@settings(max_examples=examples(2))
+@settings(max_examples=examples(4))
 @example(ops=[Op("read", rank, length=4096, rank=rank) for rank in (0, 1)], by="rank")
 @given(ops=OPERATIONS, by=st.sampled_from(["rank", "file", "format", "step", "size"]))
 def test_the_ranks_alone_come_to_the_whole(ops: list[Op], by: str) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dxt_replay.profiler_merge.analysis.contents import contents
 from dxt_replay.profiler_merge.analysis.named_tables import flat_table, table_of, to_pandas, write_csv
 from dxt_replay.profiler_merge.analysis.patterns import patterns, rank_files
-from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals, made_by_query, query
+from dxt_replay.profiler_merge.analysis.queries import group_totals, made_by_query, query
 from dxt_replay.profiler_merge.analysis.summary import Summary
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, COUNTS, GROUPS, SUMMED, TABLES
 from dxt_replay.profiler_merge.analysis.timeline import round_width_ns, timeline
@@ -196,16 +196,6 @@ def test_ranks_and_files_against_a_plain_count(
 SIZES = [0, 1, 100, 101, 1024, 1025, 4096, 4096, 4096, 8191, 8192]
 
 
-def sized(folder: Path, sizes: list[int], name: str) -> list[dict[str, Any]]:
-    ops = [read(0, length=size, start_ns=n) for n, size in enumerate(sizes)]
-    ops += [
-        write(0, length=100, start_ns=50), write(0, length=5, start_ns=60, api="STDIO", origin="reconstructed"),
-    ]  # fmt: skip
-    capture = build_capture(folder, files=["/a"], ops=ops)
-    found: list[dict[str, Any]] = made_by_query(capture, TABLES[name]).to_pylist()
-    return found
-
-
 @pytest.mark.parametrize(
     ("table", "bins"),
     [
@@ -216,7 +206,11 @@ def sized(folder: Path, sizes: list[int], name: str) -> list[dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_classes_of_sizes(tmp_path: Path, table: str, bins: dict[str, tuple[int, int | None, int]]) -> None:
-    found = sized(tmp_path, [*SIZES, (2 << 49) - 1], table)
+    ops = [read(0, length=size, start_ns=n) for n, size in enumerate([*SIZES, (2 << 49) - 1])]
+    ops += [
+        write(0, length=100, start_ns=50), write(0, length=5, start_ns=60, api="STDIO", origin="reconstructed"),
+    ]  # fmt: skip
+    found = made_by_query(build_capture(tmp_path, files=["/a"], ops=ops), TABLES[table]).to_pylist()
     reads = [row for row in found if row["op"] == "read"]
     assert {row["bin"]: (row["least_bytes"], row["most_bytes"], row["operations"]) for row in reads} == bins
     assert sum(row["bytes"] for row in reads) == sum(SIZES) + (2 << 49) - 1
@@ -224,39 +218,13 @@ def test_classes_of_sizes(tmp_path: Path, table: str, bins: dict[str, tuple[int,
     assert kinds == [("POSIX", "write", "traced", 100), ("STDIO", "write", "reconstructed", 5)]
 
 
-def test_exact_sizes_and_the_rest(tmp_path: Path) -> None:
-    found = [row for row in sized(tmp_path, [7, 7, *range(30)], "exact-sizes") if row["op"] == "read"]
-    shown = [(row["size_bytes"], row["operations"], row["bytes"]) for row in found]
-    assert shown == [(7, 3, 21), *((n, 1, n) for n in range(20) if n != 7), (None, 10, sum(range(20, 30)))]
-    assert sum(row["share"] for row in found) == pytest.approx(1)
-
-
-OPS = [
-    read(0, rank=0, length=0, start_ns=0, end_ns=1_000),
-    read(0, rank=0, length=1, start_ns=10, end_ns=2_010, step=0),
-    read(1, rank=0, length=4096, start_ns=20, end_ns=3_020, step=0),
-    read(1, rank=0, length=8191, start_ns=30, end_ns=4_030, step=7),
-    write(1, rank=2, length=8192, start_ns=40, end_ns=5_040, step=7),
-]
-
-
-@pytest.mark.parametrize(
-    ("by", "groups"),
-    [
-        ("rank", {0: (4, 0), 2: (0, 1)}),
-        ("step", {-1: (1, 0), 0: (2, 0), 7: (1, 1)}),
-        ("size", {"0 B": (1, 0), "1 B": (1, 0), "4.00 KiB to < 8.00 KiB": (2, 0), "8.00 KiB to < 16.0 KiB": (0, 1)}),
-    ],
-)
-def test_totals_by_group(tmp_path: Path, by: str, groups: dict[int | str, tuple[int, int]]) -> None:
-    found = group_totals(
-        build_capture(tmp_path, files=[File("/a", format="csv"), File("/b", format="hdf5")], ops=OPS), by
-    )
-    assert {each.group: (each.reads, each.writes) for each in found} == groups
-    assert list(groups) == [each.group for each in found]
-    assert sum(each.io_ns for each in found) == 15_000
-    moved = {"reads": 0, "writes": 1, "bytes_read": 0, "bytes_written": 8192, "io_ns": 5000, "io_time_s": 5e-6}
-    assert by != "rank" or found[1] == GroupTotals(group=2, **moved)
+def test_totals_by_size(tmp_path: Path) -> None:
+    ops = [read(0, length=length, start_ns=length, end_ns=length + 1000) for length in (0, 1, 4096, 8191)]
+    found = group_totals(build_capture(tmp_path, files=["/a"], ops=[*ops, write(0, length=8192, end_ns=9)]), "size")
+    assert [(each.group, each.reads, each.writes, each.io_ns) for each in found] == [
+        ("0 B", 1, 0, 1000), ("1 B", 1, 0, 1000), ("4.00 KiB to < 8.00 KiB", 2, 0, 2000),
+        ("8.00 KiB to < 16.0 KiB", 0, 1, 9),
+    ]  # fmt: skip
 
 
 def test_users_may_ask_for_what_they_like_and_damage_is_the_error_of_the_reader(tmp_path: Path) -> None:
