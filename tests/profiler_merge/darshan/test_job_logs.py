@@ -70,25 +70,21 @@ JOBS = {
             {"pid": 99, "exe": b"/usr/bin/uname -p"},
             {"pid": 98, "exe": b"python -c from multiprocessing.resource_tracker import main;main(3)"},
         ],
-        {(10, 0, 0), (20, 1, 0), (11, 0, 1), (12, 0, 2), (21, 1, 1)},
-        ["-99_", "-98_"],
+        {(10, 0, 0), (20, 1, 0), (11, 0, 1), (12, 0, 2), (21, 1, 1)}, ["-99_", "-98_"],
     ),
     # Darshan starts in a worker at its first operation.
     "workers are numbered as they were forked": (
         [{"pid": 10}, *({"pid": 10 + n, "at": at, "parent": 10} for n, at in ((1, 1005), (2, 1003), (3, 1004)))],
-        {(10, 0, 0), (11, 0, 1), (12, 0, 2), (13, 0, 3)},
-        [],
+        {(10, 0, 0), (11, 0, 1), (12, 0, 2), (13, 0, 3)}, [],
     ),
     # Process ids begin anew at 300 after the largest one.
     "also where process ids begin anew": (
         [{"pid": 4_194_303}, *({"pid": 300 + n, "at": 1005 - n, "parent": 4_194_303} for n in range(3))],
-        {(4_194_303, 0, 0), (300, 0, 1), (301, 0, 2), (302, 0, 3)},
-        [],
+        {(4_194_303, 0, 0), (300, 0, 1), (301, 0, 2), (302, 0, 3)}, [],
     ),
     "a worker may have forked itself": (
         [{"pid": 10}, {"pid": 20}, {"pid": 21, "at": 1001, "parent": 20}, {"pid": 22, "at": 1002, "parent": 21}],
-        {(10, 0, 0), (20, 1, 0), (21, 1, 1), (22, 1, 2)},
-        [],
+        {(10, 0, 0), (20, 1, 0), (21, 1, 1), (22, 1, 2)}, [],
     ),
     # Each has its own pid as job id, and no two epochs overlap.
     "workers spawned anew each epoch are of the process that ran then": (
@@ -96,8 +92,7 @@ JOBS = {
             {"pid": 10, "jobid": 10, "run_s": 100},
             *({"pid": 30 + n, "jobid": 30 + n, "at": 1010 + 20 * n, "run_s": 10, "exe": SPAWNED} for n in range(3)),
         ],
-        {(10, 0, 0), (30, 0, 1), (31, 0, 2), (32, 0, 3)},
-        [],
+        {(10, 0, 0), (30, 0, 1), (31, 0, 2), (32, 0, 3)}, [],
     ),
     "spawned workers find their rank by host": (
         [
@@ -107,13 +102,11 @@ JOBS = {
                 for pid, host in ((31, b"node2"), (32, b"node1"))
             ),
         ],
-        {(10, 0, 0), (20, 1, 0), (31, 1, 1), (32, 0, 1)},
-        [],
+        {(10, 0, 0), (20, 1, 0), (31, 1, 1), (32, 0, 1)}, [],
     ),
     "ranks without a job id are joined by their command": (
         [{"pid": pid, "jobid": pid, "at": 990 + pid, "exe": b"python t.py --local_rank=%d" % pid} for pid in (10, 20)],
-        {(10, 0, 0), (20, 1, 0)},
-        [],
+        {(10, 0, 0), (20, 1, 0)}, [],
     ),
     # torchrun starts first and ends last; its command line names the program of the ranks.
     "the launcher of the ranks is not a rank": (
@@ -122,18 +115,14 @@ JOBS = {
             *({"pid": pid, "exe": b"python -u train.py --epochs 3"} for pid in (10, 20)),
             {"pid": 21, "at": 1005, "run_s": 9, "parent": 20},
         ],
-        {(10, 0, 0), (20, 1, 0), (21, 1, 1)},
-        ["launcher of the ranks are left out: user_python_id7-5_"],
+        {(10, 0, 0), (20, 1, 0), (21, 1, 1)}, ["launcher of the ranks are left out: user_python_id7-5_"],
     ),
     "programs that touch no file are no ranks": (
         [program(2, b"readlink -f run.sh"), program(3, b"dirname /a"), program(4, b"sleep 1"), {"pid": 20}],
-        {(20, 0, 0)},
-        ["logs of 3 processes without I/O", "readlink, dirname, sleep"],
+        {(20, 0, 0)}, ["logs of 3 processes without I/O", "readlink, dirname, sleep"],
     ),
     "a rank without data beside others is a rank": (
-        [{"pid": 10}, program(20, b"python train.py", at=1001)],
-        {(10, 0, 0), (20, 1, 0)},
-        [],
+        [{"pid": 10}, program(20, b"python train.py", at=1001)], {(10, 0, 0), (20, 1, 0)}, [],
     ),
 }  # fmt: skip
 

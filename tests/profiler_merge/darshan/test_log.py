@@ -8,14 +8,11 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.darshan.log import CONTAINERS, PIECE_BYTES, DamagedLogError, decode_job, open_log, pieces
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.units import NS_PER_S
 from tests.darshan_writer import MODULE_IDS, JobSpec, ModuleSpec, write_log
-from tests.examples import examples
 
 VERSIONS = tuple(CONTAINERS)
 EVERY_FORM = [(v, o, c) for v in VERSIONS for o in "<>" for c in ("zlib", "bzip2", "none")]
@@ -36,8 +33,8 @@ def test_every_form_reads_the_same(target: Path, version: str, byte_order: str, 
         "STDIO": ModuleSpec(version=2, streams=[b"stdio"]),
     }
     form = {"version": version, "byte_order": byte_order, "compression": compression}
-    write_log(target, **form, names=[{1: NAMES[1]}, NAMES], modules=modules, partial=["STDIO"])
-    log = open_log(target)
+    write_log(target, **form, names=[{1: b""}, NAMES, {1: b"/late"}], modules=modules, partial=["STDIO"])
+    log = open_log(target)  # a rank that knew only the id of a file wrote an empty name
     assert (log.version, log.byte_order, log.compression, log.path) == (*form.values(), target)
     assert dict(log.names) == NAMES
     assert {name: (m.version, m.partial) for name, m in log.modules.items()} == {
@@ -88,16 +85,6 @@ def test_unknown_and_empty_modules_are_named(target: Path) -> None:
     assert ["DXT_POSIX" in text and "no data" in text for text in log.warnings] == [True, False]
     assert "module 40" in log.warnings[1]
     assert "not read" in log.warnings[1]
-
-
-@settings(max_examples=examples(40))
-@given(names=st.dictionaries(st.integers(0, 2**64 - 1), st.binary(min_size=1).filter(lambda n: b"\0" not in n)))
-def test_names_survive_exactly(names: dict[int, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    target = tmp_path_factory.mktemp("names") / "job.darshan"
-    for version in ("3.00", "3.21"):
-        assert dict(open_log(write_log(target, version=version, names=names)).names) == names
-    # A rank that knew only the id wrote an empty name.
-    assert dict(open_log(write_log(target, names=[{5: b""}, {5: b"/real"}, {5: b"/late"}])).names) == {5: b"/real"}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +222,7 @@ def test_streams_that_are_damaged_end_early_or_are_bombs(target: Path, compressi
     target.write_bytes(COMPRESS[compression](b"data" * 100)[:-6])
     with pytest.raises(DamagedLogError, match="ends early"):
         list(pieces(target, 0, target.stat().st_size, compression, region="POSIX"))
-    bomb, sizes = COMPRESS[compression](bytes(100 << 20)), list[int]()
+    bomb, sizes = COMPRESS[compression](bytes(70 << 20)), list[int]()
     target.write_bytes(bomb)
     with pytest.raises(DamagedLogError, match="grows from"):
         sizes.extend(map(len, pieces(target, 0, len(bomb), compression, region="POSIX")))
