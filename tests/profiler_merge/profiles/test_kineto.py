@@ -1,7 +1,6 @@
-"""PyTorch's profiles as the event table: chunk borders, generations of the clock, cycles, damage, and real files."""
+"""PyTorch's profiles as the event table: chunk borders, generations of the clock, cycles and damage."""
 
 import gzip
-import json
 
 import numpy as np
 import pytest
@@ -16,9 +15,7 @@ from dxt_replay.traces.errors import ProfileError
 from tests import kineto_writer as writer
 from tests.examples import examples
 from tests.kineto_writer import PID, START_NS, event
-from tests.places import recordings
 
-KINETO_FILES = recordings("other-sources/kineto/**/*.json.gz")
 EVENTS = [event(f"aten::op{i % 7}", 1_000_000 * i, 1_000_000 * i + 750_001) for i in range(40)]
 
 
@@ -201,26 +198,6 @@ def test_ends_and_files_that_hold_no_profile_or_two(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ProfileError, match=said):
             read_profile([path])
-
-
-@pytest.mark.parametrize("path", KINETO_FILES, ids=lambda path: path.name[:40])
-def test_real_files_are_read_as_the_standard_library_reads_them(path):
-    with gzip.open(path) as file:
-        data = json.loads(file.read(), strict=False)
-    base_ns = data.get("baseTimeNanoseconds", 0)
-    wanted = sorted(
-        each["name"] for each in data["traceEvents"]
-        if each.get("ph") == "X" and each.get("cat") not in ("Trace", "python_function")
-        and "PyTorch Profiler" not in each["name"]
-    )  # fmt: skip
-    profile = read_profile([path])
-    marks = {each["name"] for each in data["traceEvents"] if each.get("name", "").startswith("ProfilerStep#")}
-    found = sorted(name for _, _, name in rows_of(profile) if name != "ProfilerStep" and "PyTorch Profiler" not in name)
-    assert found == [name for name in wanted if name not in marks]
-    first = min(float(each["ts"]) for each in data["traceEvents"] if each.get("ph") == "X" and each.get("ts"))
-    assert abs(profile.epoch_start_ns - base_ns - first * 1000) < 60e9
-    assert 2021 <= np.datetime64(profile.epoch_start_ns, "ns").astype("datetime64[Y]").astype(int) + 1970 <= 2026
-    assert profile.warnings == ()
 
 
 def test_a_thread_is_one_whatever_else_is_in_its_chunk(tmp_path):

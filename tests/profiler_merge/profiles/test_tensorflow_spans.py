@@ -18,14 +18,10 @@ from tests.xplane_writer import START_NS, Event, Line
 MAIN, COMPUTE, EIGEN, DATA, GET_NEXT, OTHER_DATA, POOL = 11, 22, 33, 44, 55, 66, 77
 
 CLASSES = {
-    MAIN: "python",
-    COMPUTE: "tf_Compute/22",
-    EIGEN: "tf_numa_-1_Eigen/33",
-    DATA: "tf_data_iterator_resource/44",
-    GET_NEXT: "tf_data_iterator_get_next/55",
-    OTHER_DATA: "tf_data_iterator_resource/66",
+    MAIN: "python", COMPUTE: "tf_Compute/22", EIGEN: "tf_numa_-1_Eigen/33", DATA: "tf_data_iterator_resource/44",
+    GET_NEXT: "tf_data_iterator_get_next/55", OTHER_DATA: "tf_data_iterator_resource/66",
     POOL: "tf_data_private_threadpool/77",
-}
+}  # fmt: skip
 NEXT, ITERATOR = "EagerLocalExecute: IteratorGetNext", "IteratorGetNextOp::DoCompute"
 
 
@@ -40,11 +36,7 @@ def step(number, start, end, name="train"):
 def profile(folder, threads):
     """A profile of {thread: [events]}; threads are the constants above."""
     lines = [
-        Line(
-            id=thread,
-            name=CLASSES[thread],
-            events=tuple(sorted(events, key=lambda e: (e.start_ns, -e.duration_ns))),
-        )
+        Line(id=thread, name=CLASSES[thread], events=tuple(sorted(events, key=lambda e: (e.start_ns, -e.duration_ns))))
         for thread, events in threads.items()
     ]
     path = folder / "node1.xplane.pb"

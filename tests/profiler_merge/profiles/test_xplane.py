@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profil
 from dxt_replay.traces.errors import ProfileError
 from tests import xplane_writer as writer
 from tests.examples import examples
-from tests.places import recorded
 from tests.xplane_writer import START_NS, Event, Line, small_profile
 
 Write = Callable[..., Path]
@@ -172,7 +170,7 @@ _line = st.builds(
 )
 
 
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(_line, min_size=1, max_size=4))
 def test_whatever_is_written_is_read(write: Write, lines: list[Line]) -> None:
     profile = read_profile(write(writer.profile(lines)))
@@ -192,24 +190,6 @@ def test_whatever_is_written_is_read(write: Write, lines: list[Line]) -> None:
     stamps = np.array([line.timestamp_ns for line in lines])[profile.line[rows]]
     starts = (profile.start_ns[rows] - START_NS - stamps).tolist()
     assert sorted(zip(starts, values.tolist(), strict=True)) == sorted(expected)
-
-
-REAL = (1795208569550428982, 29581, "096e6d1849bb7d5e")
-"""Epoch, events and digest of a real profile, as the compiled core and one over protobuf read it alike."""
-
-
-def test_a_real_profile_is_read_as_ever() -> None:
-    (path,) = find_profiles(recorded("captures/cosmoflow_threads/profile/rank0"))
-    profile = read_profile(path)
-    assert (profile.hostnames, profile.epoch_start_ns) == (("vm",), REAL[0])
-    assert stat(profile, "step_num")[1] == list(range(64))
-    found = hashlib.sha256()
-    for column in (profile.line, profile.name, profile.start_ns, profile.duration_ns):
-        found.update(column.tobytes())
-    for key, (rows, values) in sorted(profile.stats.items()):
-        found.update(key.encode() + rows.tobytes() + values.tobytes())
-    found.update(repr((profile.lines, profile.names)).encode())
-    assert (len(profile), found.hexdigest()[:16]) == REAL[1:]
 
 
 # Damage.
@@ -269,9 +249,9 @@ def test_every_truncation_is_an_error_and_every_flipped_bit_too_or_keeps_all_eve
     whole = outcome(write(data))
     assert whole is not None
     assert [cut for cut in range(len(data)) if outcome(write(data[:cut])) is not None] == []
-    for at, bit in ((at, (at + turn) % 8) for at in range(len(data)) for turn in (0, 3)):
-        found = outcome(write(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
-        assert found is None or found.skipped_fields or len(found) == len(whole), (at, bit)
+    for at in range(len(data)):
+        found = outcome(write(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :]))
+        assert found is None or found.skipped_fields or len(found) == len(whole), at
 
 
 _NEWER = b"".join(
