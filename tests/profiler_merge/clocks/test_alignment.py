@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.clocks.alignment import (
-    EXCLUSIVE,
-    align_rank,
-    align_worker,
-    nesting_events,
-    parse_method,
-)
+from dxt_replay.profiler_merge.clocks.alignment import EXCLUSIVE, align_rank, align_worker, nesting_events, parse_method
 from dxt_replay.profiler_merge.clocks.offsets import align_nesting
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
 from dxt_replay.profiler_merge.darshan.jobs import open_job
@@ -259,13 +253,6 @@ def test_the_profile_of_another_run_is_refused(tmp_path, log, given, options, sa
     with pytest.raises(ProfileError, match="of another run") as caught:
         merge(*arguments, MergeOptions(**options))
     assert all(part in str(caught.value) for part in (str(arguments[1][0]), *said))
-
-
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not beside the checkout")
-def test_the_profile_of_another_real_run(tmp_path):
-    profiles = find_profiles(CAPTURES / "candle" / "profile")
-    with pytest.raises(ProfileError, match=r"of another run: its anchors are of process \d+"):
-        merge([CAPTURES / "imagenet" / "job.darshan"], profiles, tmp_path / "a.capture")
 
 
 @pytest.mark.parametrize("name", ["worker_0", "rank_3", "worker0_step_12", "graph_capture_rank_0", "node1_PID"])
