@@ -186,6 +186,10 @@ def test_an_index_that_contradicts_the_rows_is_one_sentence(capture: Capture, ca
         ({"job": {"nprocs": 1, "run_time_s": "long"}}, "$.job.run_time_s"),
         ({"job": {"nprocs": 1, "run_time_s": float("inf")}}, "damaged"),
         ({"job": {"nprocs": 1, "run_time_s": -3.0}}, "a run time of -3.0 s"),
+        *(
+            ({"job": {"nprocs": 1, "run_time_s": 1, name: -(1 << 70)}}, f"a {name} of -1180591620717411303424")
+            for name in ("zero_ns", "job_id")
+        ),
         ({"job": {"nprocs": 1, "run_time_s": 1, "metadata": "text"}}, "$.job.metadata"),
         ({"coverage": {"bytes": -1.0, "operations": 1.0}}, "a trace coverage below 0"),
         ({"clock": [{**CLOCK, "interval_ns": [5, 1]}]}, "the clock of rank 0"),
@@ -266,7 +270,8 @@ def test_a_flipped_bit_of_the_data_is_noticed(capture: Capture, part: str, least
     file = capture.path / part
     whole, expected, noticed, misread = file.read_bytes(), list(read_all(capture)), 0, 0
     end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    for place in range(4, end, 23):
+    places = range(4, end, 61)
+    for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         file.write_bytes(damaged)
@@ -276,8 +281,8 @@ def test_a_flipped_bit_of_the_data_is_noticed(capture: Capture, part: str, least
             noticed += 1
         else:
             misread += found != expected
-    assert noticed > least * len(range(4, end, 23))
-    assert misread <= 0.02 * len(range(4, end, 23))
+    assert noticed > least * len(places)
+    assert misread <= 1
 
 
 FLIPPING = """
@@ -292,7 +297,7 @@ sound = part.read_bytes()
 (length,) = struct.unpack("<I", sound[-8:-4])
 chance = random.Random(7)
 refused = 0
-for _ in range(400):
+for _ in range(100):
     damaged = bytearray(sound)
     damaged[len(sound) - 8 - length + chance.randrange(length)] ^= 1 << chance.randrange(8)
     part.write_bytes(damaged)
@@ -312,4 +317,4 @@ def test_a_damaged_footer_of_many_small_ranks_does_not_end_the_program(tmp_path:
         [sys.executable, "-c", FLIPPING, str(directory)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-500:]
-    assert int(done.stdout) > 50
+    assert int(done.stdout) > 12

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.schema import OPS, USAGE_SCHEMA
+from dxt_replay.traces.schema import APIS, OPS, USAGE_SCHEMA
 from dxt_replay.traces.store import writer as writer_home
 from dxt_replay.traces.store.checks import read_info
-from dxt_replay.traces.store.index import INDEX_NAME, UsageCounter
+from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
 from tests.capture_builder import Op, Span, build_capture, ops_table, read, with_counts_of
@@ -26,12 +26,15 @@ Stretch = tuple[str, int, int, int, int, int, int]
 
 
 def rows_of(sizes: list[int]) -> list[Op]:
-    """So many reads of rank 0, 1, 2 ..., each of which ends 5 ns after the next begins."""
+    """So many operations of rank 0, 1, 2 ..., each of which ends 5 ns after the next begins."""
     return [
-        read(at % 3, rank=rank, start_ns=10 * at + rank, end_ns=10 * at + rank + 15, length=at, offset=at)
+        Op(
+            OPS[at % 7 % 3], at % 3, rank=rank, lane=at % 5 % 2, api=APIS[at % 11 % 2], offset=at - 1,
+            length=7 * at % 10, start_ns=10 * at + rank, end_ns=10 * at + rank + 15,
+        )
         for rank, size in enumerate(sizes)
         for at in range(size)
-    ]
+    ]  # fmt: skip
 
 
 def stretches(capture: Path) -> list[Stretch]:
@@ -50,16 +53,13 @@ def stored(capture: Path) -> list[Stretch]:
     return [tuple(row[name] for name in names) for row in pq.read_table(capture / INDEX_NAME).to_pylist()]
 
 
-@settings(max_examples=examples(40), deadline=None)
-@example(sizes=[20, 20, 20], group=20, cut=100, shared=1 << 13)
-@example(sizes=[3, 41, 0, 19, 1], group=20, cut=7, shared=1 << 13)
-@example(sizes=[3, 41, 0, 19, 1, 0, 2, 2], group=20, cut=7, shared=1)
+@settings(max_examples=examples(12))
+@example(sizes=[5, 5, 5], group=5, cut=100, shared=1 << 13)
+@example(sizes=[3, 11, 0, 5, 1, 0, 2], group=5, cut=4, shared=1)
 @given(
-    sizes=st.lists(st.integers(0, 45), min_size=1, max_size=8),
-    group=st.integers(1, 30),
-    cut=st.integers(1, 60),
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6), group=st.integers(1, 8), cut=st.integers(1, 20),
     shared=st.sampled_from([1, 1 << 13]),
-)
+)  # fmt: skip
 def test_every_rank_is_where_the_index_says(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, cut: int, shared: int
 ) -> None:
@@ -81,16 +81,29 @@ def test_every_rank_is_where_the_index_says(
         assert_ranks(open_capture(path), sizes, ops)
 
 
+def counts(usage: pa.Table) -> dict[tuple[object, ...], tuple[int, ...]]:
+    assert usage.schema.equals(USAGE_SCHEMA)
+    key, numbers = ("rank", "lane", "op", "api", "file_id"), ("operations", "least_length", "reach")
+    return {tuple(row[name] for name in key): tuple(row[name] for name in numbers) for row in usage.to_pylist()}
+
+
+def counted(ops: Iterable[Op]) -> dict[tuple[object, ...], tuple[int, ...]]:
+    found: dict[tuple[object, ...], list[Op]] = {}
+    for op in ops:
+        found.setdefault((op.rank, op.lane, op.op, op.api, op.file_id), []).append(op)
+    return {
+        key: (len(same), min(op.length for op in same), max(max(op.offset, 0) + op.length for op in same))
+        for key, same in found.items()
+    }
+
+
 def assert_ranks(capture: Capture, sizes: list[int], ops: list[Op]) -> None:
     for rank in reversed(range(len(sizes))):
         mine = [op.start_ns for op in ops if op.rank == rank]
         found = [batch["start_ns"].to_pylist() for batch in capture.operations(rank, columns=["start_ns"])]
         assert [start for starts in found for start in starts] == mine
         assert capture.operation_count(rank) == sizes[rank]
-        by_file = Counter(op.file_id for op in ops if op.rank == rank)
-        assert sorted((row["file_id"], row["operations"]) for row in capture.usage(rank).to_pylist()) == sorted(
-            by_file.items()
-        )
+        assert counts(capture.usage(rank)) == counted(op for op in ops if op.rank == rank)
     together = list(capture.rank_operations(columns=["rank", "offset"]))
     assert [(rank, set(batch["rank"].to_pylist())) for rank, batch in together] == [(r, {r}) for r, _ in together]
     assert [op.offset for op in ops] == [offset for _, batch in together for offset in batch["offset"].to_pylist()]
@@ -109,28 +122,8 @@ def test_small_ranks_share_row_groups_and_large_ones_do_not(tmp_path: Path, monk
     for _, group, rank, rows, *_ in stored(path):
         groups.setdefault(group, []).append((rank, rows))
     assert list(groups.values()) == [
-        [(0, 2), (1, 2), (2, 2)],
-        [(3, 20)],
-        [(3, 20)],
-        [(3, 10)],
-        [(4, 3), (5, 3), (6, 3)],
-        [(7, 9)],
-    ]
-
-
-def test_several_writers_make_one_index(tmp_path: Path) -> None:
-    path = build_capture(tmp_path, files=["/a"], ranks=range(4)).path
-    with OpsWriter(path) as one, OpsWriter(path) as other:
-        for rank in (0, 2):
-            one.write(ops_table([read(0, rank=rank, length=rank)]))
-            other.write(ops_table([read(0, rank=rank + 1, length=rank + 1)]))
-    write_capture_info(path, read_info(path))
-    assert sorted(file.name for file in (path / "ops").iterdir()) == [
-        "part-0000000-0000.parquet",
-        "part-0000001-0000.parquet",
-    ]
-    lengths = [batch["length"].to_pylist() for batch in open_capture(path).operations()]
-    assert lengths == [[0], [1], [2], [3]]
+        [(0, 2), (1, 2), (2, 2)], [(3, 20)], [(3, 20)], [(3, 10)], [(4, 3), (5, 3), (6, 3)], [(7, 9)],
+    ]  # fmt: skip
 
 
 def test_a_row_group_of_many_ranks_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,39 +139,6 @@ def test_a_row_group_of_many_ranks_is_read_once(tmp_path: Path, monkeypatch: pyt
     for rank in capture.ranks:
         assert [batch.num_rows for batch in capture.operations(rank)] == [4]
     assert reads == [0]
-
-
-ROWS = st.builds(
-    Op,
-    op=st.sampled_from([op for op in OPS if op != "rename"]),
-    file_id=st.integers(0, 3),
-    lane=st.integers(0, 2),
-    api=st.sampled_from(["POSIX", "STDIO"]),
-    offset=st.integers(-1, 100),
-    length=st.integers(0, 50),
-    start_ns=st.integers(0, 1000),
-)
-
-
-@given(st.lists(ROWS, min_size=1), st.integers(1, 10))
-def test_counts_are_those_of_the_rows_however_they_come(ops: list[Op], cut: int) -> None:
-    table = ops_table([replace(op, rank=5) for op in ops])
-    counter = UsageCounter()
-    for begin in range(0, len(ops), cut):
-        counter.add(table.slice(begin, cut))
-    counted = counter.table()
-    assert counted.schema.equals(USAGE_SCHEMA)
-    found = {
-        (row["lane"], row["op"], row["api"], row["file_id"]): (row["operations"], row["least_length"], row["reach"])
-        for row in counted.to_pylist()
-    }
-    keys = Counter((op.lane, op.op, op.api, op.file_id) for op in ops)
-    assert found.keys() == keys.keys()
-    for key, count in keys.items():
-        rows = [op for op in ops if (op.lane, op.op, op.api, op.file_id) == key]
-        reach = max(max(op.offset, 0) + op.length for op in rows)
-        assert found[key] == (count, min(op.length for op in rows), reach)
-    assert set(counted["rank"].to_pylist()) == {5}
 
 
 def test_stale_counts_of_many_ranks_at_once_are_counted_again(tmp_path: Path) -> None:
@@ -220,16 +180,15 @@ def test_other_readers_learn_units_version_order_and_identity(tmp_path: Path) ->
         assert [column.column_index for column in footer.row_group(0).sorting_columns] == order
 
 
-def test_a_worker_looks_at_no_part_but_those_that_it_reads(tmp_path: Path) -> None:
+def test_several_writers_make_one_index_and_a_worker_looks_at_no_part_but_those_that_it_reads(tmp_path: Path) -> None:
     path = build_capture(tmp_path, files=["/a", "/b", "/c"], ranks=range(5)).path
     ops = rows_of([20] * 5)
-    for rank in range(5):  # as five processes write it
-        with OpsWriter(path) as writer:
-            writer.write(ops_table([op for op in ops if op.rank == rank]))
+    with OpsWriter(path) as one, OpsWriter(path) as other:  # as two processes write it
+        for rank in range(5):
+            (other if rank % 2 else one).write(ops_table([op for op in ops if op.rank == rank]))
     write_capture_info(path, read_info(path))
+    assert [set(batch["rank"].to_pylist()) for batch in open_capture(path).operations()] == [{n} for n in range(5)]
     sent = pickle.dumps(open_capture(path))
-    for part in (path / "ops").iterdir():
-        if "part-0000003" not in part.name:
-            part.unlink()
+    (path / "ops" / "part-0000000-0000.parquet").unlink()
     found = pickle.loads(sent)
     assert (sum(batch.num_rows for batch in found.operations(3)), found.operation_count()) == (20, 100)

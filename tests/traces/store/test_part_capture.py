@@ -120,11 +120,7 @@ def test_row_groups_outside_of_the_window_are_not_read(tmp_path: Path, monkeypat
     assert set(groups) == {2}
 
 
-@given(
-    st.sets(st.integers(0, 20), min_size=1),
-    st.integers(-50, 400) | st.none(),
-    st.integers(-50, 400) | st.none(),
-)
+@given(st.sets(st.integers(0, 20), min_size=1), st.integers(-50, 400) | st.none(), st.integers(-50, 400) | st.none())
 def test_a_part_survives_json_and_holds_what_a_plain_loop_finds(
     tmp_path_factory: pytest.TempPathFactory, ranks: set[int], begin: int | None, until: int | None
 ) -> None:
