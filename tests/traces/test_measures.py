@@ -17,11 +17,7 @@ from scipy import stats
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures import _passes
 from dxt_replay.traces.measures import operation_rows as operation_rows_home
-from dxt_replay.traces.measures._passes import (
-    add_at,
-    in_flight,
-    rates,
-)
+from dxt_replay.traces.measures._passes import add_at, in_flight, rates
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
@@ -154,38 +150,29 @@ def test_add_at_is_exact(pairs: list[tuple[int, int]], size: int) -> None:
     assert totals[:61].tolist() == expected
 
 
-@pytest.mark.parametrize("place", [-1, 3])
-def test_no_place_outside_of_the_totals_is_written(place: int) -> None:
-    with pytest.raises(IndexError):
-        add_at(np.zeros(3, dtype=np.int64), np.array([place]), np.array([1]))
+ONE, TWO = (np.zeros(count, dtype=np.int64) for count in (1, 2))
+COUNTS, ORDER, LAST = (np.zeros(shape, dtype=np.int64) for shape in ((2, 12), (4, _passes.ORDER_STATE), (4, 3)))
+COUNTED = (COUNTS, ORDER, ONE, ONE, ONE, ONE, ONE, TWO)
 
 
-@pytest.mark.parametrize("name", ["joined", "covered_before", "newly_covered", "add_at"])
-def test_columns_of_unequal_length_are_refused(name: str) -> None:
-    short, long = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
-    arguments = {
-        "joined": (long, short),
-        "covered_before": (long, short, short),
-        "newly_covered": (long, short, 0),
-        "add_at": (long, long, short),
-    }
-    with pytest.raises(ValueError, match="equal length"):
-        getattr(_passes, name)(*arguments[name])
-
-
-def test_accesses_of_unknown_files_and_columns_of_unequal_length_are_refused() -> None:
-    counts, order = np.zeros((2, 12), dtype=np.int64), np.zeros((4, _passes.ORDER_STATE), dtype=np.int64)
-    one, two = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
-    for file in (-1, 2):
-        with pytest.raises(IndexError, match=f"place {file} of 2"):
-            _passes.count_accesses(counts, order, one, one + file, one, one, one, two)
-        with pytest.raises(IndexError, match=f"place {file} of 2"):
-            _passes.follow_last_bytes(np.zeros((4, 3), dtype=np.int64), one, one, one + file, one, one)
-    for change in ({3: two}, {5: two}, {6: two}, {7: one}, {1: order[:2]}, {0: counts[:, :11].copy()}):
-        given = dict(enumerate((counts, order, one, one, one, one, one, two))) | change
-        with pytest.raises(ValueError, match="equal length"):
-            _passes.count_accesses(*given.values())
-    assert not counts.any()
+@pytest.mark.parametrize(
+    ("name", "arguments", "error"),
+    [
+        *(("add_at", (TWO, ONE + place, ONE), IndexError) for place in (-1, 2)),
+        *(("count_accesses", (COUNTS, ORDER, ONE, ONE + file, ONE, ONE, ONE, TWO), IndexError) for file in (-1, 2)),
+        *(("follow_last_bytes", (LAST, ONE, ONE, ONE + file, ONE, ONE), IndexError) for file in (-1, 2)),
+        ("joined", (TWO, ONE), ValueError), ("covered_before", (TWO, ONE, ONE), ValueError),
+        ("newly_covered", (TWO, ONE, 0), ValueError), ("add_at", (TWO, TWO, ONE), ValueError),
+        *(("count_accesses", (*COUNTED[:place], value, *COUNTED[place + 1 :]), ValueError) for place, value in (
+            (3, TWO), (5, TWO), (6, TWO), (7, ONE), (1, ORDER[:2]), (0, COUNTS[:, :11].copy()))),
+    ],
+)  # fmt: skip
+def test_no_place_outside_is_written_and_columns_of_unequal_length_are_refused(
+    name: str, arguments: tuple[np.ndarray, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="equal length" if error is ValueError else ""):
+        getattr(_passes, name)(*arguments)
+    assert not COUNTS.any()
 
 
 def test_rates_are_of_rows_with_a_length_and_a_duration() -> None:
@@ -280,14 +267,10 @@ def rows_of(operations: list[tuple[str, int, int, int]], rank: int = 0) -> Opera
     return OperationRows(
         rank=rank,
         op=np.array([OPS.index(op) for op in column[0]], dtype=np.int8),
-        file_id=np.array(column[1], dtype=np.int32),
-        offset=np.array(column[2], dtype=np.int64),
-        length=np.array(column[3], dtype=np.int64),
-        api=zeros.astype(np.int8),
-        start_ns=zeros,
-        end_ns=zeros,
+        file_id=np.array(column[1], dtype=np.int32), offset=np.array(column[2], dtype=np.int64),
+        length=np.array(column[3], dtype=np.int64), api=zeros.astype(np.int8), start_ns=zeros, end_ns=zeros,
         origin=zeros.astype(np.int8),
-    )
+    )  # fmt: skip
 
 
 def counted_one_by_one(operations: list[tuple[str, int, int, int, int]]) -> AccessCounts:

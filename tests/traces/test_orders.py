@@ -16,9 +16,7 @@ from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.steps import step_at, step_row_at
 
 
-@given(
-    st.lists(st.integers(0, 5) | st.integers(0, 2**17) | st.integers(0, 2**40) | st.integers(-9, 9), max_size=40),
-)
+@given(st.lists(st.integers(0, 5) | st.integers(0, 2**17) | st.integers(0, 2**40) | st.integers(-9, 9), max_size=40))
 def test_order_is_that_of_a_stable_argsort(keys: list[int]) -> None:
     array = np.array(keys, dtype=np.int64)
     np.testing.assert_array_equal(stable_order(array), np.argsort(array, kind="stable"))

@@ -30,17 +30,9 @@ def info(**made_by: Any) -> CaptureInfo:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     record = ReplayRecord(
-        pace="steps",
-        speed=2.0,
-        compute_speed=3.0,
-        io_speed=2.0,
-        api="mpiio",
-        reconstruct=False,
-        selection={"ranks": [0]},
-        cache=CacheRecord(policy="cold"),
-        lag_us=RESULT["lag_us"],
-        result=RESULT,
-    )
+        pace="steps", speed=2.0, compute_speed=3.0, io_speed=2.0, api="mpiio", reconstruct=False,
+        selection={"ranks": [0]}, cache=CacheRecord(policy="cold"), lag_us=RESULT["lag_us"], result=RESULT,
+    )  # fmt: skip
     assert replay_record(info(**record.as_made_by(operations_stored=7))) == record
     assert record.as_made_by(operations_stored=7)["operations_stored"] == 7
 

@@ -85,16 +85,12 @@ def test_a_file_with_data_that_is_opened_and_never_read_was_mapped(tmp_path: Pat
     positioned, used = opened | {"posix_seeks": 1}, opened | {"posix_reads": 2}
     table = files_table(
         [
-            File(str(full), counters=opened),
-            File(str(empty), counters=opened),
-            File(str(tmp_path), counters=opened),
-            File("/not/here/any/more", counters=opened),
-            File("/not/here/either", counters=positioned),
-            File(str(full) + "-read", counters=used),
-            File("/dev/shm/torch_1", counters=opened),
+            File(str(full), counters=opened), File(str(empty), counters=opened), File(str(tmp_path), counters=opened),
+            File("/not/here/any/more", counters=opened), File("/not/here/either", counters=positioned),
+            File(str(full) + "-read", counters=used), File("/dev/shm/torch_1", counters=opened),
         ],
         [],
-    )
+    )  # fmt: skip
     before, after = (0, full.stat().st_mtime_ns - 1), (0, full.stat().st_mtime_ns)
     assert mapped_files(table, before) == [str(full), "/not/here/either"]
     assert mapped_files(table, after) == ["/not/here/either"], "what the job wrote is not its input"
