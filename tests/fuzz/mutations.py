@@ -320,10 +320,6 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 _BY_ENDING: dict[str, Callable[[random.Random, bytes, str], bytes]] = {
-    ".gz": _changed_gzip,
-    ".darshan": _changed_darshan,
-    ".parquet": _changed_parquet,
-    ".pb": _changed_message,
-    ".json": changed_json,
-    ".pfw": changed_json,
-}
+    ".gz": _changed_gzip, ".darshan": _changed_darshan, ".parquet": _changed_parquet, ".pb": _changed_message,
+    ".json": changed_json, ".pfw": changed_json,
+}  # fmt: skip

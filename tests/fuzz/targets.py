@@ -134,44 +134,35 @@ TARGETS: Mapping[str, Target] = {
     target.name: target
     for target in (
         Target(
-            name="darshan",
-            read=_darshan,
-            commands=(*_MERGES, ("summary", "{input}")),
+            name="darshan", read=_darshan, commands=(*_MERGES, ("summary", "{input}")),
             damage=("left out", "is damaged"),
         ),
         Target(name="xplane", read=_profile, commands=_PROFILE),
         Target(name="kineto", read=_profile, commands=_PROFILE),
         Target(
-            name="dftracer",
-            read=_traced(read_dftracer),
-            commands=_MERGES,
+            name="dftracer", read=_traced(read_dftracer), commands=_MERGES,
             damage=("cut off: ", "damaged: ", "damaged line"),
         ),
         Target(
-            name="strace",
-            read=_traced(read_strace),
-            commands=_MERGES,
+            name="strace", read=_traced(read_strace), commands=_MERGES,
             damage=("cut off: ", "damaged: ", "damaged line"),
         ),
         Target(name="marks", read=_profile, commands=_PROFILE),
         Target(name="requests", read=_requests(read_request_logs), commands=_MERGES),
         Target(name="s3dlio", read=_requests(read_op_logs), commands=_MERGES),
         Target(
-            name="workload",
-            read=lambda folder: read_workload(folder / "a.yaml"),
+            name="workload", read=lambda folder: read_workload(folder / "a.yaml"),
             commands=(
                 ("generate", "{input}", "dataset.num_files_train=4", "train.epochs=1", "-o", "{folder}/o.capture"),
             ),
         ),
         Target(
-            name="storage-model",
-            read=lambda folder: read_storage_model(folder / "a.yaml"),
+            name="storage-model", read=lambda folder: read_storage_model(folder / "a.yaml"),
             commands=(("simulate", "{folder}/../sound.capture", "--storage", "{input}"),),
         ),
         Target(name="capture", read=_capture, commands=_OF_CAPTURE),
         Target(
-            name="manifest",
-            read=lambda folder: manifest_of(folder / "t"),
+            name="manifest", read=lambda folder: manifest_of(folder / "t"),
             commands=(
                 ("stage", _STAGED, *_TWIN),
                 ("stage", _STAGED, *_TWIN, "--remove"),
@@ -185,4 +176,4 @@ TARGETS: Mapping[str, Target] = {
             commands=(("history", "{folder}"), ("history", "{folder}", "--json")),
         ),
     )
-}
+}  # fmt: skip

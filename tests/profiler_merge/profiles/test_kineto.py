@@ -37,7 +37,7 @@ def expected(events, start_ns=START_NS, rounded_ns=1):
     chunk=st.integers(1, 4000),
     indent=st.sampled_from([None, 2]),
 )
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(25))
 def test_chunk_borders_lose_and_add_nothing(tmp_path_factory, names, chunk, indent):
     path = tmp_path_factory.mktemp("trace") / "t.json"
     events = [event(name, 1000 * i, 1000 * i + 900) for i, name in enumerate(names)]
@@ -164,7 +164,7 @@ def test_an_event_that_is_not_valid_json_costs_itself_alone(tmp_path, what, chun
 
 
 @given(cut=st.floats(0.05, 0.98), chunk_bytes=st.sampled_from([300, 1 << 20]), packed=st.booleans())
-@settings(deadline=None, max_examples=examples(40))
+@settings(max_examples=examples(25))
 def test_a_cut_file_has_the_events_before_the_cut(tmp_path_factory, cut, chunk_bytes, packed):
     path = tmp_path_factory.mktemp("trace") / "t.json"
     data = writer.trace(EVENTS * 3)
