@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.store import checks
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import ROOT
@@ -30,17 +32,22 @@ DATASET = {
 CLOCK = {"rank": 0, "method": "wall", "offset_ns": 0, "residual_ns": 0}
 
 
-@pytest.fixture
-def capture(tmp_path: Path) -> Capture:
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = build_capture(
-        tmp_path,
+        tmp_path_factory.mktemp("sound"),
         files=[File("/a", size=100), "/b"],
         ops=[read(0, length=10), write(1, length=20, start_ns=5_000), Op("rename", 0, other_file_id=1, start_ns=9_000)],
         spans=[Span("step", start_ns=0, end_ns=9_000, step=0), Span("compute", start_ns=10, end_ns=20)],
     )
     rows = pa.Table.from_pylist([DATASET], schema=made.hdf5.schema)
     pq.write_table(rows, made.path / HDF5)
-    return open_capture(made.path)
+    return made.path
+
+
+@pytest.fixture
+def capture(sound: Path, tmp_path: Path) -> Capture:
+    return open_capture(shutil.copytree(sound, tmp_path / sound.name))
 
 
 def change(capture: Capture, part: str, changed: Callable[[pa.Table], pa.Table]) -> None:
@@ -215,7 +222,7 @@ def twins(table: pa.Table) -> pa.Table:
 
 
 def of_few_bytes(table: pa.Table) -> pa.Table:
-    return table.take(pa.array(np.zeros((8 << 20) + 1, dtype=np.int64)))
+    return table.take(pa.array(np.zeros((1 << 16) + 1, dtype=np.int64)))
 
 
 def with_paths(rows: int, path_bytes: int) -> Callable[[pa.Table], pa.Table]:
@@ -234,20 +241,23 @@ def with_paths(rows: int, path_bytes: int) -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.mark.parametrize(
-    ("part", "changed", "expected"),
+    ("part", "changed", "limit", "expected"),
     [
-        *((part, twins, "two columns 'twin'") for part in (OPS, FILES, SPANS)),
-        (SPANS, of_few_bytes, "claims 8388609 rows in"),
-        (FILES, with_paths(1 << 12, 1 << 20), "claims 4"),
-        (FILES, with_paths(1, 20 << 20), "is damaged: a text"),
+        *((part, twins, {}, "two columns 'twin'") for part in (OPS, FILES, SPANS)),
+        (SPANS, of_few_bytes, {"MOST_REPEATED_ROWS": 1 << 16}, "claims 65537 rows in"),
+        (FILES, with_paths(1 << 6, 1 << 14), {"MOST_TEXT_BYTES": 1 << 19}, "claims 1.00 MiB of text in"),
+        (FILES, with_paths(1, 1 << 15), {"MOST_ONE_TEXT_BYTES": 1 << 14}, "is damaged: a text of 32.0 KiB"),
         # A few kB in the file: refused by what the footer says, before it is unpacked.
-        (FILES, with_paths(1, 100 << 20), "is damaged: (a text|it claims)"),
+        (FILES, with_paths(1, 1 << 23), {"FREE_BYTES": 1 << 20}, r"is damaged: it claims [\d.]+ MiB in"),
     ],
 )
 def test_what_would_fill_the_memory_is_refused(
-    capture: Capture, part: str, changed: Callable[[pa.Table], pa.Table], expected: str
-) -> None:
+    capture: Capture, monkeypatch: pytest.MonkeyPatch, part: str, changed: Callable[[pa.Table], pa.Table],
+    limit: dict[str, int], expected: str,
+) -> None:  # fmt: skip
     change(capture, part, changed)
+    for name, value in limit.items():
+        monkeypatch.setattr(checks, name, value)
     with pytest.raises(CaptureError, match=expected):
         list(read_all(open_capture(capture.path)))
 
