@@ -21,27 +21,21 @@ from dxt_replay.workloads.generate.requests import CALL_BYTES
 
 def llama(layers, hidden, ffn, heads, divided, stage, kv_heads=8):
     sizes = {"vocab_size": 128_256, "hidden_size": hidden, "ffn_hidden_size": ffn, "num_attention_heads": heads}
-    return Model(
-        type="transformer",
-        num_layers=layers,
-        parallelism=Parallelism(tensor=divided[0], pipeline=divided[1], zero_stage=stage),
-        transformer=Transformer(**sizes, num_kv_heads=kv_heads),
-    )
+    parallel = Parallelism(tensor=divided[0], pipeline=divided[1], zero_stage=stage)
+    transformer = Transformer(**sizes, num_kv_heads=kv_heads)
+    return Model(type="transformer", num_layers=layers, parallelism=parallel, transformer=transformer)
 
 
-LLAMA_8B = llama(32, 4096, 14336, 32, (1, 1), 3)
-LLAMA_70B = llama(80, 8192, 28672, 128, (8, 1), 3)
 LLAMA_405B = llama(126, 16384, 53248, 128, (8, 32), 1)
-LLAMA_1T = llama(128, 25872, 98304, 192, (8, 64), 1, kv_heads=32)
 
 
 @pytest.mark.parametrize(
     ("model", "ranks", "values", "model_gib", "optimizer_gib"),
     [
-        (LLAMA_8B, 8, 8_030_261_248, 15.0, 89.7),
-        (LLAMA_70B, 64, 69_882_617_856, 130.2, 781.0),
+        (llama(32, 4096, 14336, 32, (1, 1), 3), 8, 8_030_261_248, 15.0, 89.7),
+        (llama(80, 8192, 28672, 128, (8, 1), 3), 64, 69_882_617_856, 130.2, 781.0),
         (LLAMA_405B, 512, 405_853_388_800, 756.0, 4536.2),
-        (LLAMA_1T, 1024, 1_183_035_102_480, 2203.7, 13222.9),
+        (llama(128, 25872, 98304, 192, (8, 64), 1, kv_heads=32), 1024, 1_183_035_102_480, 2203.7, 13222.9),
     ],
     ids=["8B", "70B", "405B", "1T"],
 )
@@ -69,13 +63,9 @@ def test_a_model_of_given_size_is_written_whole_by_each_writer():
 
 
 def test_lists_of_an_older_description():
-    model = Model(
-        model_size_bytes=0,
-        optimization_groups=(100, 50),
-        num_layers=2,
-        layer_parameters=(40, 80),
-        parallelism=Parallelism(tensor=2, pipeline=2, zero_stage=1),
-    )
+    parallel = Parallelism(tensor=2, pipeline=2, zero_stage=1)
+    lists = {"optimization_groups": (100, 50), "layer_parameters": (40, 80)}
+    model = Model(model_size_bytes=0, num_layers=2, parallelism=parallel, **lists)
     assert [(shard.name, shard.tensors) for shard in shards_of_rank(model, 4, 2)] == [
         ("layer_2-model_2_model_states", (20, 40)),
         ("zero_pp_rank_0_mp_rank_2_optim_states", (100, 100, 50, 50, 150)),
@@ -135,10 +125,7 @@ LAYERS = items_of(*(items_of(*(n // 2 for n in of)) for of in ((64_000,), _LAYER
 @pytest.mark.parametrize(
     ("items", "datatype", "writes"),
     [
-        (
-            OPTIMIZER, "fp32",
-            "0+1024 1024+202048 203072+1408 204480+202048 406528+1408 407936+202048 609984+2517",
-        ),
+        (OPTIMIZER, "fp32", "0+1024 1024+202048 203072+1408 204480+202048 406528+1408 407936+202048 609984+2517"),
         (
             LAYERS, "fp16",
             "0+1600 1600+64000 65600+192 65792+8192 73984+64 74048+4096 78144+192 78336+16384 94720+64 94784+8192 "

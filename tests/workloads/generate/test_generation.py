@@ -21,11 +21,10 @@ from dxt_replay.traces.records import benchmark_run
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.workers import ALONE, Workers
-from dxt_replay.workloads.description import Checkpoint, Distribution, Evaluation, Model, Reader, Train, Workload
 from dxt_replay.workloads.generate.clock import AssumedDevice, compute_times_ns, parse_device, preprocess_times_ns
 from dxt_replay.workloads.generate.generation import generate
 from tests.planned_lanes import elapsed_ns, lanes_that_last
-from tests.workloads.generate.workload_cases import CASES, seconds, workload_of
+from tests.workloads.generate.workload_cases import CASES, SAVES, workload_of
 
 DEVICES = ("latency=100us,bandwidth=1GB/s", "null")
 
@@ -93,8 +92,8 @@ def test_the_capture_does_not_depend_on_the_number_of_processes(tmp_path: Path) 
 
 def test_a_run_by_hand(tmp_path: Path) -> None:
     """Two ranks, one reader each, one batch ahead: 2 samples of 1,000 B in `.npz` files, on 1 ms an operation."""
-    few = {"files": 4, "batch": 1, "readers": 1, "epochs": 1, "record": 32 * 32, "compute": seconds(0.005)}
-    workload = workload_of("npz", "pytorch", **few, reader={"prefetch_size": 1})
+    few = {"files": 4, "batch": 1, "readers": 1, "epochs": 1, "record": 32 * 32, "compute": 0.005}
+    workload = workload_of("npz", "pytorch", **few, prefetch_size=1)
     generated = generate(workload, 2, tmp_path / "run.capture", device="latency=1ms,bandwidth=none")
     capture = open_capture(tmp_path / "run.capture")
     # open, 2 stats, the whole file and its end, close
@@ -133,15 +132,12 @@ def test_what_a_capture_says_of_its_making(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"ranks": 0}, "at least 1 rank"),
-        ({"ranks": 100}, "a step of 100 ranks takes 200"),
-        ({"device": "disk"}, "is not a property of a device"),
-        ({"device": "latency=5x"}, "is not a time"),
-        ({"device": "bandwidth=1GB"}, "is not a property"),
-        ({"device": "bandwidth=0B/s"}, "is not a size"),
+        ({"ranks": 0}, "at least 1 rank"), ({"ranks": 100}, "a step of 100 ranks takes 200"),
+        ({"device": "disk"}, "is not a property of a device"), ({"device": "latency=5x"}, "is not a time"),
+        ({"device": "bandwidth=1GB"}, "is not a property"), ({"device": "bandwidth=0B/s"}, "is not a size"),
         ({"device": "latency=-5us"}, "is not a property"),
     ],
-)
+)  # fmt: skip
 def test_values_that_are_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         generate(workload_of("npz", "pytorch"), values.pop("ranks", 2), tmp_path / "run.capture", **values)
@@ -151,13 +147,10 @@ def test_values_that_are_refused(values: dict[str, Any], message: str, tmp_path:
 @pytest.mark.parametrize(
     ("text", "device"),
     [
-        ("null", (0, math.inf)),
-        ("latency=2ms,bandwidth=100MiB/s", (2_000_000, 100 * 2**20)),
-        ("bandwidth=2.5GB/s", (100_000, 2.5e9)),
-        ("latency=10us", (10_000, 1e9)),
-        ("latency=0us, bandwidth=none", (0, math.inf)),
+        ("null", (0, math.inf)), ("latency=0us, bandwidth=none", (0, math.inf)), ("latency=10us", (10_000, 1e9)),
+        ("bandwidth=2.5GB/s", (100_000, 2.5e9)), ("latency=2ms,bandwidth=100MiB/s", (2_000_000, 100 * 2**20)),
     ],
-)
+)  # fmt: skip
 def test_devices_as_text(text: str, device: tuple[int, float]) -> None:
     assert dataclasses.astuple(parse_device(text)) == device
     assert parse_device(str(parse_device(text))) == parse_device(text)
@@ -169,6 +162,7 @@ def test_the_facts_of_a_benchmark_are_kept_by_a_replay_and_not_by_a_change(tmp_p
         "dataset.num_files_train": 8, "dataset.record_length_bytes": 100_000, "dataset.record_length_bytes_stdev": 0,
         "reader.batch_size": 1, "train.epochs": 2, "train.computation_time": 0.01,
         "checkpoint.steps_between_checkpoints": 3, "checkpoint.checkpoint_folder": "ckpt",
+        "model.model_size": 10_000,
     }  # fmt: skip
     dxt_replay.generate("unet3d_h100", 2, tmp_path / "u.capture", overrides=small)
     capture = open_capture(tmp_path / "u.capture")
@@ -193,17 +187,10 @@ def test_the_facts_of_a_benchmark_are_kept_by_a_replay_and_not_by_a_change(tmp_p
     assert benchmark_run(open_capture(tmp_path / "t.capture").info) is None
 
 
-def drawn(*, shuffle: str = "off", family: str = "normal", parameters: tuple[float, ...] = (0.5, 0.1)) -> Workload:
-    times = Distribution(family=family, parameters=parameters)
-    return Workload(
-        reader=Reader(data_loader="pytorch", sample_shuffle=shuffle, preprocess_time=times),
-        train=Train(computation_time=times),
-        evaluation=Evaluation(eval_time=Distribution(family="uniform", parameters=(0.1, 0.2))),
-    )
-
-
 def test_ranks_draw_alike_under_a_shuffle_and_epochs_and_seeds_differ() -> None:
-    plain, shuffled = drawn(), drawn(shuffle="seed")
+    times = {"mean": 0.5, "stdev": 0.1}
+    of = {"compute": times, "preprocessing": times, "eval_time": {"type": "uniform", "min": 0.1, "max": 0.2}}
+    plain, shuffled = (workload_of("npz", "pytorch", **of, sample_shuffle=each) for each in ("off", "seed"))
     first = compute_times_ns(plain, 0, 1, 100, seed=1)
     assert (compute_times_ns(plain, 0, 1, 200, seed=1)[:100] == first).all()
     for rank, epoch, seed in ((1, 1, 1), (0, 2, 1), (0, 1, 2)):
@@ -216,38 +203,34 @@ def test_ranks_draw_alike_under_a_shuffle_and_epochs_and_seeds_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "parameters", "mean"),
+    ("times", "mean"),
     [
-        ("constant", (-0.25,), 0.25),
-        ("normal", (0.5, 0.1), 0.5),
-        ("normal", (0.0, 1.0), 0.797885),  # the absolute value of a standard normal draw
-        ("uniform", (0.2, 0.4), 0.3),
-        ("gamma", (2.0, 0.25), 0.5),
-        ("exponential", (0.5,), 0.5),
-        ("poisson", (3.0,), 3.0),
+        (-0.25, 0.25), ({"mean": 0.5, "stdev": 0.1}, 0.5),
+        ({"mean": 0.0, "stdev": 1.0}, 0.797885),  # the absolute value of a standard normal draw
+        ({"type": "uniform", "min": 0.2, "max": 0.4}, 0.3), ({"type": "gamma", "shape": 2, "scale": 0.25}, 0.5),
+        ({"type": "exponential", "scale": 0.5}, 0.5), ({"type": "poisson", "lam": 3}, 3.0),
     ],
-)
-def test_times_follow_their_distribution(family: str, parameters: tuple[float, ...], mean: float) -> None:
-    times = compute_times_ns(drawn(family=family, parameters=parameters), 0, 1, 20_000, seed=1)
-    assert times.dtype == np.int64
-    assert times.mean() / 1e9 == pytest.approx(mean, rel=0.03)
+)  # fmt: skip
+def test_times_follow_their_distribution(times: Any, mean: float) -> None:
+    found = compute_times_ns(workload_of("npz", "pytorch", compute=times), 0, 1, 20_000, seed=1)
+    assert found.dtype == np.int64
+    assert found.mean() / 1e9 == pytest.approx(mean, rel=0.03)
 
 
 @pytest.mark.parametrize(
-    ("loader", "dataset", "said"),
+    ("loader", "skips", "said"),
     [
-        ("dali", {}, "each of 3 ranks lists 38 files"),
-        ("pytorch", {}, "rank 0 lists 38 files"),
-        ("pytorch", {"skip_listing": True}, None),
+        ("dali", False, ["each of 3 ranks lists 38 files"]), ("pytorch", False, ["rank 0 lists 38 files"]),
+        ("pytorch", True, []),
     ],
-)
+)  # fmt: skip
 def test_the_listing_that_a_capture_does_not_hold_is_a_warning(
-    tmp_path: Path, loader: str, dataset: dict[str, object], said: str | None
+    tmp_path: Path, loader: str, skips: bool, said: list[str]
 ) -> None:
-    workload = workload_of("npz", loader, files=30, evaluation_files=8, batch=1, record=100, dataset=dataset)
+    workload = workload_of("npz", loader, files=30, evaluation_files=8, batch=1, record=100, skip_listing=skips)
     warnings = generate(workload, 3, tmp_path / "w.capture").warnings
     assert open_capture(tmp_path / "w.capture").info.warnings == warnings
-    assert [said in warning for warning in warnings] == ([] if said is None else [True])
+    assert [each in warning for each, warning in zip(said, warnings, strict=True)] == [True] * len(said)
 
 
 def test_retinanet_reads_what_its_list_promises(tmp_path: Path) -> None:
@@ -258,10 +241,8 @@ def test_retinanet_reads_what_its_list_promises(tmp_path: Path) -> None:
 
 def test_a_load_reads_in_four_streams_and_a_save_writes_in_one(tmp_path: Path) -> None:
     """400 MB at 100 MB/s for each stream: 4 s, and 1 s, also as the columns of the capture say."""
-    checkpoint = Checkpoint(num_checkpoints_write=1, num_checkpoints_read=1, time_between_checkpoints=0.0)
-    workload = dataclasses.replace(
-        CASES["checkpoints alone"][0], model=Model(model_size_bytes=400_000_000), checkpoint=checkpoint
-    )
+    once = {"num_checkpoints_write": 1, "num_checkpoints_read": 1, "time_between_checkpoints": 0.0}
+    workload = workload_of("npz", "pytorch", **{**SAVES, **once}, model_size_bytes=400_000_000)
     made = generate(workload, 1, tmp_path / "run.capture", device="latency=0us,bandwidth=100MB/s")
     capture = open_capture(tmp_path / "run.capture")
     spans = [row for row in capture.spans.to_pylist() if row["kind"] == "checkpoint"]
