@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -77,21 +77,22 @@ def parse_device(text: str) -> AssumedDevice:
     """
     if text.strip() == "null":
         return AssumedDevice(latency_ns=0, bytes_per_s=math.inf)
-    latency_ns, bytes_per_s = 100 * NS_PER_US, 1e9
+    found = AssumedDevice()
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name == "latency" and not value.startswith("-"):
-            latency_ns = parse_duration_ns(value, f"--device {text}: latency")
+            found = replace(found, latency_ns=parse_duration_ns(value, f"--device {text}: latency"))
         elif name == "bandwidth" and value == "none":
-            bytes_per_s = math.inf
+            found = replace(found, bytes_per_s=math.inf)
         elif name == "bandwidth" and value.endswith("/s"):
             bytes_per_s = float(parse_bytes(value.removesuffix("/s"), f"--device {text}: bandwidth"))
+            found = replace(found, bytes_per_s=bytes_per_s)
         else:
             raise UsageError(
                 f"--device {text}: {part!r} is not a property of a device; give null, or latency=..,bandwidth=.. as in "
                 "latency=100us,bandwidth=1GB/s"
             )
-    return AssumedDevice(latency_ns=latency_ns, bytes_per_s=bytes_per_s)
+    return found
 
 
 _STEPS, _EVALUATION, _PREPROCESSING = range(3)

@@ -97,7 +97,7 @@ class IndexedOrder:
     """
 
     def __init__(self, workload: Workload, shared: Share, epoch: int, readers: int, batches: int) -> None:
-        self._share, self._epoch, self._readers, self.batches = shared, epoch, max(readers, 1), batches
+        self._share, self._epoch, self._readers, self.batches = shared, epoch, readers, batches
         self._keeps = workload.reader.read_type == "memory"
         self._dealt = dealt_files(workload, shared, epoch) if shared.dealt else None
         self._shuffled = _Shuffled(workload, shared, epoch)

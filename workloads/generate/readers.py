@@ -185,26 +185,15 @@ class BatchReads:
             hdf5=loaders.files.layouts[0] if loaders.files.layouts else None,
         )
         self.depth = loaders.depth
-        self._order = sample_order(
-            workload,
-            shared,
-            epoch=segment.epoch,
-            readers=loaders.readers,
-            fetches=segment.fetches,
-        )
+        fetches = segment.fetches
+        self._order = sample_order(workload, shared, epoch=segment.epoch, readers=loaders.readers, fetches=fetches)
         self._files, self._sides = loaders.files.data[evaluation], loaders.files.sides[evaluation]
         self._device, self._preprocessing = loaders.device, loaders.preprocessing(segment)
         self._lanes, self._first_lane = loaders.lanes, 1 + loaders.lanes * evaluation
-        self._batch, self._fetches = shared.batch, segment.fetches
+        self._batch, self._fetches = shared.batch, fetches
         # PyTorch starts new readers in each epoch.
         first = next(each for each in plan.passes if each.evaluation == evaluation) is segment
         self._indexing = max(self._lanes, 1) if len(self._sides) and (pytorch or first) else 0
-
-    @cached_property
-    def _uniform(self) -> bool:
-        """Whether all files are equal."""
-        files = self._files
-        return not len(files) or all(np.ptp(files[name]) == 0 for name in ("size", "sample_bytes", "row_chunks"))
 
     @cached_property
     def _reach_bytes(self) -> int:
@@ -217,7 +206,9 @@ class BatchReads:
     @cached_property
     def _one_cost(self) -> bool:
         """Whether the duration of a sample depends neither on its file nor on its place there."""
-        return self._uniform and bool(np.all(self._files["sample_bytes"] >= self._reach_bytes))
+        files = self._files
+        equal = not len(files) or all(np.ptp(files[name]) == 0 for name in ("size", "sample_bytes", "row_chunks"))
+        return equal and bool(np.all(files["sample_bytes"] >= self._reach_bytes))
 
     @property
     def fetch_operations(self) -> int:
