@@ -309,11 +309,11 @@ def _effects(given: _Given) -> Iterator[Note]:
 def _phases(given: _Given) -> Iterator[Note]:
     trains, makes_data = given["workflow.train"], given["workflow.generate_data"]
     counts = [given[f"checkpoint.num_checkpoints_{each}"] for each in ("write", "read")]
-    if not trains and not (given["workflow.checkpoint"] and (max(counts) > 0 or not makes_data)):
+    if not trains and not (given["workflow.checkpoint"] and max(counts) > 0):
         only = "it only writes its data set" if makes_data else "it has no I/O"
         raise UsageError(
-            f"it neither trains nor writes checkpoints without training, so {only}: switch one on, such as with "
-            "workflow.train=true (the data set itself is made by dxt-replay stage)"
+            f"it neither trains nor writes checkpoints without training, so {only}: set workflow.train=true, or "
+            "workflow.checkpoint with checkpoint.num_checkpoints_write (the data set is made by dxt-replay stage)"
         )
     if not trains and given["workflow.evaluation"]:
         raise UsageError("workflow.evaluation without workflow.train: DLIO does not evaluate then; leave it out")

@@ -127,23 +127,14 @@ def run_plan(workload: Workload, ranks: int) -> RunPlan:
     make = _training if workload.workflow.train else _checkpoints_only
     segments = tuple(make(workload, train, evaluation, checkpoints))
     plan = RunPlan(segments=segments, train=train, evaluation=evaluation, checkpoints=tuple(checkpoints))
-    if not plan.steps or (workload.workflow.train and not train.steps):
-        raise UsageError(_no_steps(workload, ranks))
-    return plan
-
-
-def _no_steps(workload: Workload, ranks: int) -> str:
-    data, reader = workload.dataset, workload.reader
-    if not workload.workflow.train:
-        return (
-            "the workload neither trains nor writes checkpoints: set workflow.train, or workflow.checkpoint with "
-            "checkpoint.num_checkpoints_write"
+    if workload.workflow.train and not train.steps:
+        data = workload.dataset
+        samples, needed = data.num_files_train * data.num_samples_per_file, workload.reader.batch_size * ranks
+        raise UsageError(
+            f"the training set has {samples} samples and a step of {ranks} ranks takes {needed}: no step is left; give "
+            "fewer ranks, a smaller reader.batch_size or more dataset.num_files_train"
         )
-    samples, needed = data.num_files_train * data.num_samples_per_file, reader.batch_size * ranks
-    return (
-        f"the training set has {samples} samples and a step of {ranks} ranks takes {needed}: no step is left; give "
-        "fewer ranks, a smaller reader.batch_size or more dataset.num_files_train"
-    )
+    return plan
 
 
 def _training(
@@ -202,8 +193,6 @@ def _checkpoints_only(
 ) -> Iterator[Between]:
     """A run that writes checkpoints and then reads them."""
     saving, step = workload.checkpoint, 0
-    if not workload.workflow.checkpoint:
-        return
     for loads, count in ((False, saving.num_checkpoints_write), (True, saving.num_checkpoints_read)):
         for number in range(count):
             if number >= len(checkpoints):
