@@ -99,7 +99,7 @@ STREAMS = {
 @example({"train.total_training_steps": 1, "train.epochs": 3}, 1)  # an evaluation after the last step
 @example(STREAMS, 1)
 @example({**STREAMS, "dataset.num_files_train": 7}, 2)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(60))
 def test_any_workload_ends_in_a_capture_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, overrides: dict[str, object], ranks: int
 ) -> None:
