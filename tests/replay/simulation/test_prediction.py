@@ -73,16 +73,6 @@ def test_the_utilisation_is_the_accelerators_and_not_what_the_training_thread_do
     assert (found, summarise(capture).loop.compute_pct) == pytest.approx((truth, truth), rel=0.02)
 
 
-def test_infinitely_fast_storage_is_the_limit(tmp_path):
-    found = simulated(tmp_path, Application(), described(SLOW)).prediction
-    free = simulated(tmp_path, Application(), StorageModel(name="null")).prediction
-    assert found.free.elapsed_ns == free.elapsed_ns == free.free.elapsed_ns
-    assert free.storage_pct == 0
-    assert found.storage_pct == pytest.approx(100 * (1 - free.elapsed_ns / found.elapsed_ns))
-    assert "not storage" in free.bottleneck()
-    assert "latency of reads" in found.bottleneck()
-
-
 def test_the_bottleneck_is_the_busy_queue(tmp_path):
     pipe = Limit(name="pipe", each="system", per_s=READS * READ_BYTES / 3.0)  # three seconds for what took one
     model = described(FAST, limits=(pipe,), servers=Servers(slots=2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 
 import numpy as np
 import pyarrow as pa
@@ -96,28 +95,6 @@ def test_what_is_so_already_is_written_as_it_is(tmp_path, changes):
     assert capture.files.equals(source.files)
     assert capture.info.dependencies == "inferred"
     assert found.after == found.before
-
-
-def test_the_rows_say_what_became_of_them_and_what_they_wait_for(tmp_path):
-    source = recorded(tmp_path, dataclasses.replace(AHEAD, checkpoint_every=20))
-    found, capture = changed(source, transfer_size="512KiB")
-    table = rows(capture)
-    merged = table.filter(pc.equal(table["origin"], "transformed"))
-    assert set(table["origin"].to_pylist()) == {"traced", "transformed"}
-    assert set(merged["length"].to_pylist()) == {2 * READ_BYTES}
-    assert capture.info.dependencies == "known"
-    assert table["feeds"].null_count < table.num_rows
-    assert found.after.bytes_read == found.before.bytes_read
-    by_file = [
-        rows(each, READ).group_by(["rank", "file_id"]).aggregate([("length", "sum")]) for each in (capture, source)
-    ]
-    assert by_file[0].sort_by("file_id").equals(by_file[1].sort_by("file_id"))
-    begin, end = capture.time_span_ns
-    assert found.after.elapsed_ns == end - begin
-    assert capture.info.job.run_time_s == pytest.approx((end - begin) / 1e9)
-    made_by = json.loads((capture.path / "capture.json").read_text())["made_by"]
-    assert made_by["transforms"][0]["changes"] == {"transfer_bytes": 524288}
-    assert made_by["transforms"][0]["assumptions"] == list(found.assumptions)
 
 
 APPLICATIONS = [
