@@ -76,7 +76,7 @@ OPERATION = st.builds(
 )
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(12))
 @given(ops=st.lists(OPERATION, min_size=1, max_size=25))
 def test_a_log_merged_again_is_the_same_capture(folder: Path, ops: list[Op]) -> None:
     files = [
@@ -111,13 +111,20 @@ COUNTED = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(12))
-@given(ops=st.lists(COUNTED, min_size=20, max_size=200))
-def test_pydarshan_reads_the_counters_of_one_call_after_the_other(folder: Path, ops: list[Op]) -> None:
+@settings(max_examples=examples(4))
+@given(jobs=st.lists(st.lists(COUNTED, min_size=20, max_size=60), min_size=3, max_size=3))
+def test_pydarshan_reads_the_counters_of_one_call_after_the_other(folder: Path, jobs: list[list[Op]]) -> None:
     """The model keeps the counters in plain Python, as the operations return."""
-    capture = build_capture(folder, files=[f"/{i}" for i in range(6)], ops=ops, info=info(1))
-    write_darshan(capture, folder / "counted.darshan", force=True)
-    (answer,) = darshan_oracle.read_all([folder / "counted.darshan"]).values()
+    logs = [folder / f"counted{number}.darshan" for number in range(len(jobs))]
+    for log, ops in zip(logs, jobs, strict=True):
+        capture = build_capture(folder, files=[f"/{i}" for i in range(6)], ops=ops, info=info(1))
+        write_darshan(capture, log, force=True)
+    answers = darshan_oracle.read_all(logs)
+    for log, ops in zip(logs, jobs, strict=True):
+        check_counters(answers[log], ops)
+
+
+def check_counters(answer: Any, ops: list[Op]) -> None:
     assert not isinstance(answer, str), answer
     columns = (
         (op.file_id, OPS.index(op.op), APIS.index(op.api), op.offset, op.length, op.start_ns, op.end_ns) for op in ops
@@ -154,16 +161,12 @@ def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_pa
 
 def test_what_a_log_cannot_hold_is_told(tmp_path: Path) -> None:
     ops = [
-        read(0, length=5, start_ns=-10, end_ns=5, result=5),
-        read(0, length=0, start_ns=1, result=-5),
-        read(0, length=9, start_ns=2, api="HDF5"),
-        read(0, length=9, start_ns=3, offset=-1),
-        read(0, length=9, start_ns=4, offset=-1, api="MPIIO_COLL"),
-        read(1, length=9, start_ns=5, api="S3"),
-        Op("list", 1, start_ns=6, api="S3"),
-        read(0, length=9, start_ns=7, api="MMAP"),
+        read(0, length=5, start_ns=-10, end_ns=5, result=5), read(0, length=0, start_ns=1, result=-5),
+        read(0, length=9, start_ns=2, api="HDF5"), read(0, length=9, start_ns=3, offset=-1),
+        read(0, length=9, start_ns=4, offset=-1, api="MPIIO_COLL"), read(1, length=9, start_ns=5, api="S3"),
+        Op("list", 1, start_ns=6, api="S3"), read(0, length=9, start_ns=7, api="MMAP"),
         read(0, length=9, start_ns=8, api="STDIO"),
-    ]
+    ]  # fmt: skip
     made, log, posix = logged(tmp_path, files=["/a", "s3://b/k"], ops=ops, spans=[Span("step", 0, 100, step=0)])
     left_out = {FAILED: 1, "hdf5": 1, "s3": 2, "stdio": 1, "mmap": 1}
     assert (made.operations, made.left_out, made.files[0].entries) == (3, left_out, 2)

@@ -25,14 +25,8 @@ from tests.capture_builder import Op, Span, build_capture, read
 from tests.examples import examples
 
 PATHS = [
-    "/plain",
-    '/q"uo\\te',
-    "/com,ma",
-    "/new\nline\x00\x1f",
-    "/cr\rhere",
-    b"/odd\xff\xfe",
-    "/ümläut \U0001f600 \u2028",
-]
+    "/plain", '/q"uo\\te', "/com,ma", "/new\nline\x00\x1f", "/cr\rhere", b"/odd\xff\xfe", "/ümläut \U0001f600 \u2028",
+]  # fmt: skip
 
 
 def events_of(capture: Capture, folder: Path) -> list[dict[str, Any]]:
