@@ -137,7 +137,7 @@ def files_and_operations(draw):
     return files, rows
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(files_and_operations())
 def test_numbers_are_exact_and_durations_not_negative(case):
     files, rows = case
