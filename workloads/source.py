@@ -19,7 +19,7 @@ import yaml
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.workloads.description import Note, Workload, WorkloadSource, shown
 from dxt_replay.workloads.files import data_set_files, record_length
-from dxt_replay.workloads.values import REFERENCE, SECRET, SECTIONS, workload_from_values
+from dxt_replay.workloads.values import REFERENCE, SECRET, SECTIONS, SPELLINGS, workload_from_values
 
 SHIPPED = Path(__file__).with_name("shipped")
 
@@ -53,6 +53,10 @@ def read_workload(source: str | Path, overrides: Sequence[str] = ()) -> ReadWork
     values, kept = _description(read_yaml(text, str(path)), path), []
     for override in overrides:
         key, value = read_override(override)
+        name = ".".join(key)
+        right = SPELLINGS.get(name, name)
+        for other in {right, *(each for each, of in SPELLINGS.items() if of == right)} - {name}:
+            values = _without(values, other.split("."))  # the file may spell the key in another way
         values = overridden(values, key, value)
         # A capture keeps the overrides, but no access keys.
         secret = SECRET.split(".")
@@ -278,6 +282,13 @@ def overridden(values: Mapping[Any, Any], path: list[str], value: Any) -> dict[A
     elif isinstance(old, Mapping) and isinstance(value, Mapping):
         value = {**old, **value}
     return {**values, key: value}
+
+
+def _without(values: Mapping[Any, Any], path: list[str]) -> dict[Any, Any]:
+    key, *rest = path
+    if rest and isinstance(inner := values.get(key), Mapping):
+        return {**values, key: _without(inner, rest)}
+    return {name: value for name, value in values.items() if rest or name != key}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

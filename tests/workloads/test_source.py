@@ -314,3 +314,9 @@ def test_overrides_are_merged_and_deleted_before_references_are_followed(path):
     train = read_workload(path, ["train.computation_time={mean:2}", "reader.batch_size=7"]).workload.train
     assert (train.computation_time.parameters, train.epochs) == ((2.0, 0.5), 7)
     assert read_workload(path, ["~train.computation_time"]).workload.train.computation_time.mean_s == 0
+
+
+@pytest.mark.parametrize("spelled", ["model.model_size_bytes", "model.model_size", "checkpoint.model_size"])
+def test_an_override_takes_the_place_of_another_spelling_in_the_file(spelled):
+    """unet3d_h100 has model.model_size."""
+    assert read_workload("unet3d_h100", [f"{spelled}=1000"]).workload.model.model_size_bytes == 1000

@@ -93,11 +93,13 @@ class IndexedOrder:
     """Loaders that deal whole batches to their readers in turn: PyTorch and DALI. A rank has its files (`dealt_files`);
     where files are not dealt, rank r has the samples from r `per_rank` on.
 
-    `keeps`: in the first epoch, readers keep each file open after its first sample; in later ones it is open already.
+    `keeps`: in the first pass, readers keep each file open after its first sample; in later ones it is open already.
     """
 
-    def __init__(self, workload: Workload, shared: Share, epoch: int, readers: int, batches: int) -> None:
-        self._share, self._epoch, self._readers, self.batches = shared, epoch, readers, batches
+    def __init__(
+        self, workload: Workload, shared: Share, epoch: int, readers: int, batches: int, *, first_pass: bool
+    ) -> None:
+        self._share, self._first, self._readers, self.batches = shared, first_pass, readers, batches
         self._keeps = workload.reader.read_type == "memory"
         self._dealt = dealt_files(workload, shared, epoch) if shared.dealt else None
         self._shuffled = _Shuffled(workload, shared, epoch)
@@ -106,7 +108,7 @@ class IndexedOrder:
         """Each sample opens and closes its file, unless the readers keep it."""
         shared = self._share
         # Which samples are the first of their file for their reader is known from the begin of the pass on.
-        begin = 0 if self._keeps and self._epoch == 1 else first
+        begin = 0 if self._keeps and self._first else first
         own = np.arange(begin * shared.batch, last * shared.batch)
         if self._dealt is None:
             samples = max(shared.files * shared.samples_per_file, 1)
@@ -115,7 +117,7 @@ class IndexedOrder:
             place, index = own // shared.samples_per_file, own % shared.samples_per_file
             file = self._dealt[rank][place % max(self._dealt.shape[1], 1)]
         opens = np.full(len(own), not self._keeps)
-        if self._keeps and self._epoch == 1:
+        if self._keeps and self._first:
             opens[np.unique(file * self._readers + self.reader(own // shared.batch), return_index=True)[1]] = True
         closes = not self._keeps
         found = rows_of(BATCH_SAMPLE, fetch=own // shared.batch, file=file, index=index, opens=opens, closes=closes)
@@ -176,8 +178,10 @@ class StreamOrder:
 
 
 def sample_order(
-    workload: Workload, shared: Share, *, epoch: int, readers: int, fetches: int
+    workload: Workload, shared: Share, *, epoch: int, first_pass: bool, readers: int, fetches: int
 ) -> IndexedOrder | StreamOrder:
-    """The order of one epoch, counted from 1, for all formats but TFRecord under tf.data. fetches: of the loop."""
-    of = StreamOrder if workload.reader.data_loader == "tensorflow" else IndexedOrder
-    return of(workload, shared, epoch, max(readers, 1), fetches)
+    """The order of one epoch, counted from 1, for all formats but TFRecord under tf.data. first_pass: no earlier epoch
+    read these files. fetches: of the loop."""
+    if workload.reader.data_loader == "tensorflow":
+        return StreamOrder(workload, shared, epoch, max(readers, 1), fetches)
+    return IndexedOrder(workload, shared, epoch, max(readers, 1), fetches, first_pass=first_pass)

@@ -186,13 +186,15 @@ class BatchReads:
         )
         self.depth = loaders.depth
         fetches = segment.fetches
-        self._order = sample_order(workload, shared, epoch=segment.epoch, readers=loaders.readers, fetches=fetches)
+        first = next(each for each in plan.passes if each.evaluation == evaluation) is segment
+        self._order = sample_order(
+            workload, shared, epoch=segment.epoch, first_pass=first, readers=loaders.readers, fetches=fetches
+        )
         self._files, self._sides = loaders.files.data[evaluation], loaders.files.sides[evaluation]
         self._device, self._preprocessing = loaders.device, loaders.preprocessing(segment)
         self._lanes, self._first_lane = loaders.lanes, 1 + loaders.lanes * evaluation
         self._batch, self._fetches = shared.batch, fetches
         # PyTorch starts new readers in each epoch.
-        first = next(each for each in plan.passes if each.evaluation == evaluation) is segment
         self._indexing = max(self._lanes, 1) if len(self._sides) and (pytorch or first) else 0
 
     @cached_property

@@ -23,10 +23,10 @@ from tests.workloads.generate.test_dlio_runs import visits
 from tests.workloads.generate.workload_cases import workload_of
 
 
-def order_of(workload, ranks, epoch=1):
-    shared = share(workload, ranks, evaluation=False)
+def order_of(workload, ranks, epoch=1, *, first_pass=None):
+    shared, first = share(workload, ranks, evaluation=False), epoch == 1 if first_pass is None else first_pass
     readers = workload.reader.read_threads
-    return shared, sample_order(workload, shared, epoch=epoch, readers=readers, fetches=shared.steps)
+    return shared, sample_order(workload, shared, epoch=epoch, first_pass=first, readers=readers, fetches=shared.steps)
 
 
 def read_by(workload, ranks, rank, epoch=1):
@@ -46,6 +46,8 @@ def test_readers_that_keep_files_open_each_once():
     assert not found["closes"].any()
     _, later = order_of(workload, 1, epoch=2)
     assert not later.samples(0, 0, shared.steps)["opens"].any()
+    _, evaluation = order_of(workload, 1, epoch=2, first_pass=True)
+    assert evaluation.samples(0, 0, shared.steps)["opens"].sum() == 8
 
 
 @given(size=st.integers(1, 5000), seed=st.integers(0, 2**40))
