@@ -187,9 +187,10 @@ def test_timed_keeps_the_recorded_starts_think_the_gaps_and_none_nothing(pacing,
     assert due_ns(pacing, starts, ends, origin, origin, pacing.compute_ns).tolist() == compute
     assert due_ns(pacing, np.array([0, 5]), np.array([10, 20]), 0, 0).min() >= 0, "of operations that overlap"
     assert not len(due_ns(pacing, starts[:0], ends[:0], origin, origin))
+    assert pacing.recorded_ns(10) == 10 / pacing.speed
 
 
 def test_hints_come_from_the_log(tmp_path):
-    job = Job(nprocs=1, run_time_s=1, metadata={"h": "romio_no_indep_rw=true;cb_nodes=4; "})
+    job = Job(nprocs=1, run_time_s=1, metadata={"h": "romio_no_indep_rw=true;cb_nodes=4; ;flag;=1"})
     capture = build_capture(tmp_path, ops=[read(0)], files=["/a"], info=CaptureInfo(job=job, ranks=(0,)))
     assert mpi_hints(capture) == {"romio_no_indep_rw": "true", "cb_nodes": "4"}
