@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dxt_replay.profiler_merge.darshan.jobs import find_logs
 from dxt_replay.profiler_merge.profiles.reading import first_bytes
-from dxt_replay.profiler_merge.profiles.xplane import find_profiles as find_xplane
+from dxt_replay.profiler_merge.profiles.xplane import SUFFIXES as XPLANE
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.profiler_merge.sources import BY_KIND, DARSHAN, PROFILES, RECORDINGS, SOURCES, SPANS, Source, reader
 from dxt_replay.traces.errors import LogError, ProfileError
@@ -26,6 +26,7 @@ _EMPTY_BYTES = 100
 """Smallest size of a file that must tell its kind: a smaller one may be of a thread that made no call."""
 
 _MOST_FILES = 1000
+_PROFILES = (*XPLANE, ".json", ".json.gz", ".marks")
 _READ_BY_NAME = re.compile(r"\.(darshan|darshan_log|pb|pt\.trace\.json)(\.gz)?\Z")
 """Names of files whose readers say what is wrong with them."""
 
@@ -75,16 +76,21 @@ def find_profiles(path: Path) -> list[Path]:
 
     Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
     """
-    found = find_xplane(path)
+    if path.is_file():
+        return [path]
     if not path.is_dir():
-        return found
-    traces = {file for file in files_below(path) if file.name.endswith((".json", ".json.gz", ".marks"))}
-    others = [
-        trace
-        for trace in traces
-        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces) and kind_of(trace) in ("kineto", "marks")
-    ]
-    return sorted([*found, *others])
+        raise ProfileError(
+            f"{path} does not exist: give the profiler's log directory, an .xplane.pb file of TensorFlow or JAX, or a "
+            ".pt.trace.json file of PyTorch"
+        )
+
+    def refuse(error: OSError) -> None:
+        raise ProfileError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+    walked = os.walk(path, onerror=refuse)
+    named = {Path(parent) / name for parent, _, names in walked for name in names if name.endswith(_PROFILES)}
+    plain = (file for file in named if file.suffix != ".gz" or file.with_suffix("") not in named)
+    return sorted(file for file in plain if file.name.endswith(XPLANE) or kind_of(file) in ("kineto", "marks"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

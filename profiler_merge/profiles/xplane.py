@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,28 +109,6 @@ class _Plane(NamedTuple):
 
 
 # Files.
-
-
-def find_profiles(directory: Path) -> list[Path]:
-    """Every `*.xplane.pb[.gz]` below `directory` (or the file itself), sorted; several runs are all listed.
-
-    A compressed copy beside the plain file is left out.
-    Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
-    """
-    if directory.is_file():
-        return [directory]
-    if not directory.is_dir():
-        raise ProfileError(
-            f"{directory} does not exist: give the profiler's log directory, an .xplane.pb file of TensorFlow or JAX, "
-            "or a .pt.trace.json file of PyTorch"
-        )
-
-    def refuse(error: OSError) -> None:
-        raise ProfileError(f"{error.filename} cannot be listed: {error.strerror}") from error
-
-    walked = os.walk(directory, onerror=refuse)
-    found = {Path(parent) / name for parent, _, names in walked for name in names if name.endswith(SUFFIXES)}
-    return sorted(path for path in found if path.suffix != ".gz" or path.with_suffix("") not in found)
 
 
 def read_profile(path: Path) -> Profile:

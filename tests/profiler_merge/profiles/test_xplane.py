@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profile
+from dxt_replay.profiler_merge.profiles.xplane import read_profile
 from dxt_replay.traces.errors import ProfileError
 from tests import xplane_writer as writer
 from tests.examples import examples
