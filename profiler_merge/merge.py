@@ -84,10 +84,7 @@ class MergeResult(Result):
 
 
 def merge(
-    logs: Sequence[Path],
-    profiles: Sequence[Path],
-    output: Path,
-    options: MergeOptions = DEFAULTS,
+    logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions = DEFAULTS
 ) -> MergeResult:
     """Write the capture `output` from the logs or traces of one job and the profiles of its ranks, or from these alone.
 

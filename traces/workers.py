@@ -157,11 +157,7 @@ class Workers:
         return int(count or known or processors())
 
     def _in_order(
-        self,
-        work: Callable[[P], R],
-        pieces: Sequence[P],
-        named: Callable[[P], str],
-        begun: deque[tuple[P, Future[R]]],
+        self, work: Callable[[P], R], pieces: Sequence[P], named: Callable[[P], str], begun: deque[tuple[P, Future[R]]]
     ) -> Iterator[R]:
         coming = deque(pieces)
         while coming or begun:

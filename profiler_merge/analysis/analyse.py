@@ -153,11 +153,7 @@ class Analysis:
 
 
 def analyse(
-    capture: Capture,
-    *,
-    by: str | None = None,
-    workers: Workers = ALONE,
-    saved_s: tuple[float, float] | None = None,
+    capture: Capture, *, by: str | None = None, workers: Workers = ALONE, saved_s: tuple[float, float] | None = None
 ) -> Analysis:
     """All analyses in one pass. Arguments as of `summarise`; `saved_s` as of `Analysis`."""
     begins: list[Begin] = [partial(SummaryCollector, by=by), OverlapCollector, PatternCollector]

@@ -80,16 +80,14 @@ _REMEDIES: Mapping[str, Mapping[Framework, str]] = {
     },
     "read more of a shard at once": {
         _UNKNOWN: "Ask for more at once: read the shards through a larger buffer, such as open(path, 'rb', "
-        "buffering=8 << 20). Reads of 1 MiB instead of 256 KiB were 1.25 to 1.32 times as fast in the DLIO paper.",
+        "buffering=8 << 20). Reads of 1 MiB instead of 256 KiB were 1.25 to 1.32 times as fast in the DLIO paper."
     },
     "open fewer files": {
-        _UNKNOWN: "Put samples into fewer, larger files (shards, HDF5), and keep files open between epochs.",
+        _UNKNOWN: "Put samples into fewer, larger files (shards, HDF5), and keep files open between epochs."
     },
-    "open shards less often": {
-        _UNKNOWN: "Keep files open between epochs, and put more samples into each of them.",
-    },
+    "open shards less often": {_UNKNOWN: "Keep files open between epochs, and put more samples into each of them."},
     "write more at once": {
-        _UNKNOWN: "Collect the data in a buffer of some MiB before they are written; log less often.",
+        _UNKNOWN: "Collect the data in a buffer of some MiB before they are written; log less often."
     },
     "keep what was read": {
         _TENSORFLOW: "Keep the samples in memory, dataset.cache(), or on a local disk, "

@@ -117,11 +117,7 @@ class Overview:
 
 
 def overview(
-    capture: Capture,
-    *,
-    most_bars: int = MOST_BARS,
-    workers: Workers = ALONE,
-    limit: Limit | None = None,
+    capture: Capture, *, most_bars: int = MOST_BARS, workers: Workers = ALONE, limit: Limit | None = None
 ) -> Overview:
     """The data of a page about a capture, from several passes over its op stream.
 

@@ -229,12 +229,7 @@ def _without_io(summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def summarise(
-    capture: Capture,
-    *,
-    by: str | None = None,
-    workers: Workers = ALONE,
-) -> Summary:
+def summarise(capture: Capture, *, by: str | None = None, workers: Workers = ALONE) -> Summary:
     """Summary of a capture or of a part of one.
 
     `by`: one of `tables.GROUPINGS`.

@@ -52,10 +52,7 @@ _READERS = {
     "py_func": r".*:(?:Eager)?PyFunc(?:Stateless)?",
 }
 """Operations that read files in the input pipeline: class -> regular expression over event names."""
-_LOOP = {
-    "batch": r"next_batch",
-    "checkpoint": r"(?:.*:|EagerLocalExecute: )(?:MergeV2Checkpoints|RestoreV2)",
-}
+_LOOP = {"batch": r"next_batch", "checkpoint": r"(?:.*:|EagerLocalExecute: )(?:MergeV2Checkpoints|RestoreV2)"}
 """The same for the main thread, which reads only if no pipeline does.
 
 In `next_batch` it waits while others read, and most of their reads nest in it by chance."""

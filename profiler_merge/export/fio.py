@@ -18,14 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.export.exported import (
-    SLICE_ROWS,
-    Exported,
-    ExportedFile,
-    bytes_of,
-    if_known,
-    joined,
-)
+from dxt_replay.profiler_merge.export.exported import SLICE_ROWS, Exported, ExportedFile, bytes_of, if_known, joined
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.output import DirectoryKind, new_directory, refusal
 from dxt_replay.traces.schema import OPS, READ, WRITE, codes

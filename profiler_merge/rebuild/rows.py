@@ -16,12 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from dxt_replay.profiler_merge.darshan.lanes import (
-    first_not_below,
-    lanes_where_clear,
-    latest_before,
-    latest_on_lanes,
-)
+from dxt_replay.profiler_merge.darshan.lanes import first_not_below, lanes_where_clear, latest_before, latest_on_lanes
 from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN, TIMES, Operations, places_of, subtract
 from dxt_replay.profiler_merge.rebuild.data import check_limit, data_rows
 from dxt_replay.profiler_merge.rebuild.metadata import CLOSE, SYNC, metadata_rows

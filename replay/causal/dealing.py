@@ -478,11 +478,7 @@ def _loader_passes(
 
 
 def _births(
-    begins: np.ndarray,
-    ends: np.ndarray,
-    step: np.ndarray,
-    first_read_ns: Mapping[int, int],
-    workers: Sequence[Worker],
+    begins: np.ndarray, ends: np.ndarray, step: np.ndarray, first_read_ns: Mapping[int, int], workers: Sequence[Worker]
 ) -> dict[int, tuple[int, ...]]:
     """By number of the fetch, the workers that were started for it.
 

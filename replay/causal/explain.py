@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.causal.loop import (
-    CHECKPOINT,
-    COLLECTIVE,
-    ENTRY,
-    EVALUATION,
-    FETCH,
-    STEP,
-    TrainingLoop,
-)
+from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH, STEP, TrainingLoop
 from dxt_replay.replay.causal.model import LoopModel
 from dxt_replay.replay.causal.ranks import Steps, expected_elapsed_ns, rank_rows, steps_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture, held_out

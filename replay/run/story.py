@@ -505,11 +505,7 @@ def _jitter_before(process: _Process, comm: Communicator) -> Distribution:
 
 
 def _feed_together(
-    process: _Process,
-    comm: Communicator,
-    limit: TimeLimit,
-    report_progress: Callable[[Progress], None],
-    start_ns: int,
+    process: _Process, comm: Communicator, limit: TimeLimit, report_progress: Callable[[Progress], None], start_ns: int
 ) -> None:
     """Feed the lanes until those of every process are done, and close the files of independent operations."""
     bound = process.collective is not None and comm.size > 1

@@ -18,14 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.target.data_set import (
-    CREATED_ROLE,
-    LOOKED_AT_ROLE,
-    TwinFiles,
-    fits,
-    total,
-    twin_data_set,
-)
+from dxt_replay.replay.target.data_set import CREATED_ROLE, LOOKED_AT_ROLE, TwinFiles, fits, total, twin_data_set
 from dxt_replay.replay.target.hdf5_layout import Hdf5Files, hdf5_files
 from dxt_replay.replay.target.manifest import (
     CREATED_BY_RUN,
@@ -256,11 +249,7 @@ def _check_mapped(files: Iterable[tuple[bytes, int]]) -> None:
 
 
 def stage(
-    plan: StagePlan,
-    *,
-    workers: int | None = None,
-    progress: Progress | None = None,
-    limit: TimeLimit | None = None,
+    plan: StagePlan, *, workers: int | None = None, progress: Progress | None = None, limit: TimeLimit | None = None
 ) -> Manifest:
     """Carry out the plan. Returns the new manifest of the target. An interrupted staging is continued by the next call.
 

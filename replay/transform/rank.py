@@ -194,13 +194,7 @@ def _with_pipeline(state: RankState, fed: np.ndarray) -> RankState:
     again = np.diff(batch)[np.diff(lane) == 0]
     if not by_file and len(again):  # readers take turns; new ones may start for each pass, and others for validations
         count = int(np.median(again))
-    return dataclasses.replace(
-        state,
-        readers=count,
-        ahead=ahead,
-        by_file=by_file,
-        pass_first=pass_first,
-    )
+    return dataclasses.replace(state, readers=count, ahead=ahead, by_file=by_file, pass_first=pass_first)
 
 
 def made_ahead(made: Production, loop: TrainingLoop) -> int:

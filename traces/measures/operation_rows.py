@@ -87,10 +87,7 @@ class OperationRows:
 
 
 def operation_rows(
-    capture: Capture,
-    ranks: Iterable[int] | None = None,
-    *,
-    without: Collection[str] = (),
+    capture: Capture, ranks: Iterable[int] | None = None, *, without: Collection[str] = ()
 ) -> Iterator[OperationRows]:
     """The op stream of `ranks` (all when None), rank by rank, a batch at a time; a thread reads the next batch
     meanwhile.

@@ -42,14 +42,7 @@ from dxt_replay.traces.store.checks import (
     read_table,
     spans_table,
 )
-from dxt_replay.traces.store.index import (
-    INDEX_NAME,
-    USAGE_COLUMNS,
-    OpsIndex,
-    StoredUsage,
-    UsageCounter,
-    ops_index,
-)
+from dxt_replay.traces.store.index import INDEX_NAME, USAGE_COLUMNS, OpsIndex, StoredUsage, UsageCounter, ops_index
 from dxt_replay.traces.units import format_count
 
 _KEPT_USAGES = 64

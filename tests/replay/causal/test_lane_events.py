@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.events import (
-    CODES,
-    KINDS,
-    EventLane,
-    LaneTimes,
-    StuckLanesError,
-    Watch,
-    run_lanes,
-)
+from dxt_replay.replay.causal.events import CODES, KINDS, EventLane, LaneTimes, StuckLanesError, Watch, run_lanes
 from dxt_replay.replay.engine import items
 from dxt_replay.replay.engine.clock import ARRIVALS, FIRST_RANK_COUNTER
 from dxt_replay.replay.engine.items import add, gap, operation_rows, rows_of_each, wait

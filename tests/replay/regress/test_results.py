@@ -228,8 +228,7 @@ def test_what_makes_a_comparison_invalid_or_doubtful(different, choices, obstacl
 
 
 @pytest.mark.parametrize(
-    ("factor", "verdict"),
-    [(1.3, "regression"), (0.7, "improvement"), (1.001, "no change"), (1.03, "inconclusive")],
+    ("factor", "verdict"), [(1.3, "regression"), (0.7, "improvement"), (1.001, "no change"), (1.03, "inconclusive")]
 )
 def test_the_runs_of_the_record_are_the_baseline(factor, verdict):
     earlier, runs = record(STEADY), record([factor * value for value in STEADY], day=1).runs

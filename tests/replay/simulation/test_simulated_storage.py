@@ -248,10 +248,7 @@ READS = st.tuples(st.integers(0, 2), st.integers(0, 99 * KIB), st.sampled_from([
 
 
 @pytest.mark.parametrize("largest_fetch", [0, 28 * KIB])
-@given(
-    reads=st.lists(READS, min_size=1, max_size=60),
-    read_ahead=st.sampled_from([5 * PAGE, 128 * KIB, 1 << 20]),
-)
+@given(reads=st.lists(READS, min_size=1, max_size=60), read_ahead=st.sampled_from([5 * PAGE, 128 * KIB, 1 << 20]))
 def test_in_a_large_cache_a_page_is_fetched_once(reads, read_ahead, largest_fetch):
     """Three ranks read a file of 25 pages; what one of them has read is there for all, whatever is read ahead."""
     size = int(FILES[1])

@@ -204,10 +204,7 @@ def test_sizes_around_the_blocks(size, tmp_path, target):
 @pytest.mark.parametrize("workers", [1, 3, None])
 def test_any_number_of_workers_writes_and_removes_the_same(workers, tmp_path, target, monkeypatch):
     """Small files in a directory with more than a thread takes at a time, and larger ones in several."""
-    sizes = {
-        **{f"d/{i}": i % 5 for i in range(BATCH_FILES + 3)},
-        **{f"e{i % 5}/{i}": i * 20_000 for i in range(40)},
-    }
+    sizes = {**{f"d/{i}": i % 5 for i in range(BATCH_FILES + 3)}, **{f"e{i % 5}/{i}": i * 20_000 for i in range(40)}}
     capture = reads(tmp_path, {f"/{name}": size for name, size in sizes.items()})
     with pytest.raises(UsageError, match="at least 1"):
         stage(plan_stage(capture, target), workers=0)

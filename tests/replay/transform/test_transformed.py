@@ -97,10 +97,7 @@ def test_what_is_so_already_is_written_as_it_is(tmp_path, changes):
     assert found.after == found.before
 
 
-APPLICATIONS = [
-    *(dataclasses.replace(AHEAD, compute_ns=1 * MS, readers=readers) for readers in (1, 2)),
-    MEETING,
-]
+APPLICATIONS = [*(dataclasses.replace(AHEAD, compute_ns=1 * MS, readers=readers) for readers in (1, 2)), MEETING]
 
 
 @pytest.mark.parametrize(
