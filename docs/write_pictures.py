@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dxt_replay
-from dxt_replay.replay.compare.similarity import STORAGE_FACTORS, similarity
+from dxt_replay.replay.compare.verdict import STORAGE_FACTORS, similarity
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER))

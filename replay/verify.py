@@ -40,9 +40,8 @@ from dxt_replay.replay.target.protocol import LOCK_NAME, Target
 from dxt_replay.replay.target.targets import open_target
 from dxt_replay.replay.target.writing import in_threads
 from dxt_replay.traces.errors import CaptureError, TargetError, UnreadableError, UsageError, exhausted, unreadable
-from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.plain import Result
-from dxt_replay.traces.row_order import distinct
+from dxt_replay.traces.row_order import distinct, few_together
 from dxt_replay.traces.schema import READ, WRITE, CaptureInfo, codes
 from dxt_replay.traces.stable_order import stable_order
 from dxt_replay.traces.store.checks import is_ours, read_info

@@ -5,13 +5,14 @@ Rows of a log are almost in order: those of each file are, one file after the ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from dxt_replay.traces.stable_order import stable_order
 
+T = TypeVar("T")
 _MOST_KEYS = (1 << 63) - 1
 
 
@@ -85,3 +86,18 @@ def distinct_rows(*columns: np.ndarray) -> Distinct:
         keys *= high - low + 1
     _, first, inverse = distinct(key)
     return Distinct(np.stack([values[first] for values in columns], axis=1), first, inverse)
+
+
+def few_together(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """The items in order, in groups of total `size` at most `most`; a larger item is a group of its own."""
+    run: list[T] = []
+    total = 0
+    for item in items:
+        own = size(item)
+        if run and total + own > most:
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += own
+    if run:
+        yield run

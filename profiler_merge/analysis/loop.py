@@ -117,10 +117,6 @@ class _Line:
         return times.covered_within(edges[:-1], edges[1:])
 
 
-def _span_limits(spans: pa.Table) -> list[tuple[int, int]]:
-    return [(pc.min(spans["start_ns"]).as_py(), pc.max(spans["end_ns"]).as_py())] if spans.num_rows else []
-
-
 def rank_loops(spans: pa.Table, ranks: Collection[int]) -> dict[int, RankLoop]:
     """The loop of each of `ranks` that has spans."""
     there = np.intersect1d(spans["rank"].to_numpy(), list(ranks))
@@ -269,7 +265,9 @@ class _LoopSums:
     def __init__(self, capture: Capture) -> None:
         spans = with_log_waits(capture.info, capture.spans)
         operations_ns = capture.index.time_span_ns
-        limits = [*_span_limits(spans), *([] if operations_ns is None else [operations_ns])]
+        limits = [] if operations_ns is None else [operations_ns]
+        if spans.num_rows:
+            limits.insert(0, (pc.min(spans["start_ns"]).as_py(), pc.max(spans["end_ns"]).as_py()))
         self._line = line = _Line.of(capture.ranks, limits, capture.named)
         self._loops = loops = _loops_on(line, spans)
         self._profiled = np.isin(line.ranks, spans["rank"].to_numpy())

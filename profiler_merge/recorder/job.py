@@ -25,7 +25,6 @@ from dxt_replay.profiler_merge.recorder.watch import Watch
 from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError, TargetError, UsageError
-from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.output import (
     PAGE_FAULTS,
     RECORDING_MARK,
@@ -36,6 +35,7 @@ from dxt_replay.traces.output import (
     refusal,
 )
 from dxt_replay.traces.text import listed, without_secrets
+from dxt_replay.traces.workers import available_bytes
 
 _LOGS, _PROFILES, _KILLED, _SCRIPT, _PYTHON = "logs", "profile", "killed", "job.sh", "python"
 _NAMES = {

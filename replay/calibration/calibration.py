@@ -16,9 +16,9 @@ from dxt_replay.replay.regress.environment import target_environment, text_in
 from dxt_replay.replay.simulation.model import PageCache, StorageModel, document_of
 from dxt_replay.replay.target.object_store import parse_object_url
 from dxt_replay.traces.errors import TargetError
-from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.plain import Result
 from dxt_replay.traces.units import MIB, format_bytes
+from dxt_replay.traces.workers import available_bytes
 
 FILL_SHARE = 0.12  # Most of the time for writing the data that are read
 MOST_WINDOW_BYTES = MIB  # A window of read-ahead up to this size is one more size of the cold reads

@@ -36,9 +36,9 @@ from dxt_replay.replay.plan.operations import (
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.ranks.mpi import Communicator, MeetingRelay, SharedCounters, Solo, together
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import log_waits
+from dxt_replay.traces.row_order import few_together
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, CaptureInfo, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_duration

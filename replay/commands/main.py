@@ -139,7 +139,8 @@ class _Commands(click.Group):
         except click.NoSuchOption as error:
             name = next((word for word in words if word in COMMANDS), None)
             command = self.get_command(ctx, name) if name is not None else None
-            if command is None or not _has_option(command, error.option_name):
+            of_command = command.params if command is not None else ()
+            if not any(error.option_name in (*option.opts, *option.secondary_opts) for option in of_command):
                 raise
             more = f"`{PROGRAM} {name} ... {error.option_name}`"
             message = f"{error.option_name} is an option of {name}: give it after the command, as in {more}"
@@ -172,10 +173,6 @@ class _Commands(click.Group):
         except BrokenPipeError as error:
             raise _OutputClosed from error
         return result
-
-
-def _has_option(command: click.Command, name: str) -> bool:
-    return any(name in (*option.opts, *option.secondary_opts) for option in command.params)
 
 
 @click.group(

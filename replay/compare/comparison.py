@@ -16,7 +16,6 @@ from typing import Any
 from dxt_replay.replay.compare.exactness import Exactness
 from dxt_replay.replay.compare.measures import BIN_NS, Side, matched_starts, measure_both
 from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor, beside, check_job, check_pair, measured, worst_of
-from dxt_replay.replay.compare.similarity import WEAKNESS, Similarity, similarity
 from dxt_replay.replay.compare.timing import CLOSED_LOOP, KEEPS_TIMES, OF_TRAINING, Timing, relative_difference_pct
 from dxt_replay.replay.compare.verdict import (
     FAIL,
@@ -25,14 +24,17 @@ from dxt_replay.replay.compare.verdict import (
     SKIPPED,
     THRESHOLDS,
     UNKNOWN,
+    WEAKNESS,
     Change,
     Lateness,
+    Similarity,
     Storage,
     Thresholds,
     Verdict,
     Workload,
     headline,
     judge,
+    similarity,
 )
 from dxt_replay.replay.plan.layers import choose_layers
 from dxt_replay.traces.errors import UsageError

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from dxt_replay.replay.compare.exactness import Equality, Work, file_numbers
 from dxt_replay.replay.plan.layers import LayerChoice
-from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures._passes import KeyTable, add_to_curves, follow_lanes
 from dxt_replay.traces.measures.access_pattern import AccessPattern
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
@@ -26,6 +25,7 @@ from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from dxt_replay.traces.measures.span_times import union_by_rank
 from dxt_replay.traces.records import LEAST_STALL_NS, is_refused
+from dxt_replay.traces.row_order import few_together
 from dxt_replay.traces.schema import READ, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.store.part_capture import only_ranks, pieces_of_both, work_of

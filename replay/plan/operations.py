@@ -35,8 +35,8 @@ from dxt_replay.replay.engine.items import (
 from dxt_replay.replay.plan.layers import SLOT_USE, LayerChoice, RankSurvey
 from dxt_replay.replay.plan.pacing import Pacing, due_ns
 from dxt_replay.replay.plan.spill import RowQueue, SpillFile
-from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.row_order import few_together
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, OPEN_FLAGS, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at
 from dxt_replay.traces.store.reader import Capture

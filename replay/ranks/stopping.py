@@ -196,7 +196,8 @@ class TimeLimit:
         turns = self._comm.rank if standing is not None else self._comm.size + self._comm.rank
         if self._over.wait(min(TURN_S * turns, MOST_TURNS_S)):
             return
-        standing = standing or self._absent()
+        if standing is None and (absent := self._comm.absent()):
+            standing = f"it was {self._doing}; {', '.join(absent)}"
         process = f"process {self._comm.rank}: " if self._comm.size > 1 else ""
         words = f"dxt-replay: error: {process}{self.message(standing)}\n"
         with suppress(OSError):
@@ -211,7 +212,3 @@ class TimeLimit:
             return self.where()
         except Exception as error:  # the state of a thread that is not stopped may change while it is read
             return f"it was {self._doing} ({error})" if sys.flags.dev_mode else None
-
-    def _absent(self) -> str | None:
-        absent = self._comm.absent()
-        return f"it was {self._doing}; {', '.join(absent)}" if absent else None

@@ -34,7 +34,7 @@ from dxt_replay.traces.units import (
 if TYPE_CHECKING:
     from dxt_replay.replay.compare.comparison import Comparison
     from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor
-    from dxt_replay.replay.compare.similarity import Similarity
+    from dxt_replay.replay.compare.verdict import Similarity
 
 SIDES = {"source": "recorded", "replay": "replayed"}
 """Keys of both sides -> heads of their columns."""

@@ -97,10 +97,7 @@ def _merged(merged: MergeResult) -> str:
     elif min(known) >= _WHOLE:
         whole = [each for each in (coverage.bytes, coverage.operations) if each is not None]
         streams = ", the rest went through C streams, which DXT does not trace" if min(whole) < _WHOLE else ""
-        half = ""
-        if None in coverage.traceable:
-            ways = ("operations", "bytes") if coverage.traceable[0] is None else ("bytes", "operations")
-            half = " by {}, unknown by {}".format(*ways)
+        half = " by operations, unknown by bytes" if coverage.traceable[0] is None else ""
         said.append(f"trace coverage {share(min(whole)) if streams else '100 %'}{half}{streams}")
     else:
         said.append(f"but the trace is partial: coverage {share(min(known))}")

@@ -344,12 +344,9 @@ def _value(name: str, found: Object) -> tuple[Any, str]:
     keys, value = name.split("."), found
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None  # type: ignore[assignment]
-    return value, next((unit for key in reversed(keys) if (unit := _unit(key))), "")
-
-
-def _unit(key: str) -> str:
-    key = key.partition("_per_rank")[0]
-    return next((end for end in ("_per_s", "_ms") if key.endswith(end)), unit_of(key))
+    named = (key.partition("_per_rank")[0] for key in reversed(keys))
+    units = (next((end for end in ("_per_s", "_ms") if key.endswith(end)), unit_of(key)) for key in named)
+    return value, next(filter(None, units), "")
 
 
 _TEXTS: Mapping[str, Callable[[Any], str]] = {

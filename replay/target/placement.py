@@ -244,15 +244,12 @@ def _escape(part: bytes) -> str:
     text = part.decode("utf-8", "surrogateescape")
     escaped = text
     if not text.isascii() or not text.isprintable() or "%" in text:
-        escaped = "".join(c if c.isprintable() and c != "%" else _percent(c) for c in text)
+        coded = {c: c.encode("utf-8", "surrogateescape") for c in {*text} if c == "%" or not c.isprintable()}
+        escaped = "".join("".join(f"%{byte:02X}" for byte in coded[c]) if c in coded else c for c in text)
     if len(escaped.encode("utf-8")) <= NAME_MAX:
         return escaped
     digest = hashlib.blake2b(part, digest_size=8).hexdigest()
     return _shorten(escaped, NAME_MAX - len(_SHORTENED_MARK) - len(digest)) + _SHORTENED_MARK + digest
-
-
-def _percent(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
 def _shorten(escaped: str, limit: int) -> str:

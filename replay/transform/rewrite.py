@@ -37,7 +37,6 @@ from dxt_replay.replay.transform.requests import RequestCost, check_requests, da
 from dxt_replay.replay.transform.spans import copied_spans, spans_at
 from dxt_replay.traces import schema
 from dxt_replay.traces.measures.span_times import copies_alike
-from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import BENCHMARK, generated
 from dxt_replay.traces.storage_limit import NO_DOUBT, UNKNOWN, Doubt
@@ -46,6 +45,7 @@ from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.units import format_bytes, format_duration, ns_to_seconds
 from dxt_replay.traces.version import VERSION
+from dxt_replay.traces.workers import available_bytes
 
 _AS_THEY_ARE = ("lane", "op", "api", "file_id", "offset", "length", "origin", "other_file_id", "open_flags")
 """Columns of the operations that no schedule changes."""

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dxt_replay.traces.few_together import few_together
-from dxt_replay.traces.row_order import distinct, distinct_rows, order_by_start
+from dxt_replay.traces.row_order import distinct, distinct_rows, few_together, order_by_start
 from dxt_replay.traces.schema import NO_STEP
 from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.steps import step_at, step_row_at

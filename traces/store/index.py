@@ -23,8 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, unreadable
-from dxt_replay.traces.few_together import few_together
-from dxt_replay.traces.row_order import distinct_rows
+from dxt_replay.traces.row_order import distinct_rows, few_together
 from dxt_replay.traces.schema import (
     FILE_METADATA,
     INDEX_SCHEMA,

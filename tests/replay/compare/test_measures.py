@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.compare.exactness import LANE_BITS, Work
 from dxt_replay.replay.compare.measures import BIN_NS, Curves, first_start_ns
-from dxt_replay.replay.compare.similarity import similarity
 from dxt_replay.replay.compare.timing import drift, relative_difference_pct, step_error
+from dxt_replay.replay.compare.verdict import similarity
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.workers import ALONE, Workers
