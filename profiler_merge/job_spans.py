@@ -31,8 +31,8 @@ from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED, SpanColum
 from dxt_replay.profiler_merge.profiles.spans import profile_spans, profiled_work
 from dxt_replay.profiler_merge.recorded_job import RankRows
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.row_order import step_at
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, WRITE, codes, table_from_columns
-from dxt_replay.traces.steps import step_at
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.unprofiled import Extended

@@ -8,12 +8,12 @@ makes inside fread (measured in its logs: disjoint bytes). Summaries and replays
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dxt_replay.traces.schema import APIS, READ, RECONSTRUCTED, REFUSED, WRITE, codes
+from dxt_replay.traces.schema import APIS, OPS, READ, RECONSTRUCTED, REFUSED, WRITE, codes
 
 if TYPE_CHECKING:
     from dxt_replay.traces.store.reader import Capture
@@ -38,6 +38,7 @@ LAYER_OF_API = np.array(
     dtype=np.int8,
 )
 """int8 (apis,): index into LAYERS, BESIDE or NOWHERE, by code of the `api` column."""
+_POSIX, _STREAM, _OPEN = APIS.index("POSIX"), APIS.index("STDIO"), OPS.index("open")
 
 
 def lowest(moved: Mapping[str, int]) -> list[str]:
@@ -76,11 +77,13 @@ class FileLayers:
     of_file: int8 index into LAYERS by file_id, -1 for a file without operations at any layer.
     overlap: whether any file was recorded at more than one layer or NOWHERE, so that some operations do not count.
     refused: number of requests that an object store refused.
+    on_descriptor: bool by file_id, whether its streams were made of a descriptor that POSIX opened (np.save, np.load).
     """
 
     of_file: np.ndarray
     overlap: bool
     refused: int = 0
+    on_descriptor: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def counted(self, api: np.ndarray, file_id: np.ndarray) -> np.ndarray:
         """bool (n,): which operations count, from the codes of their interfaces and their files."""
@@ -100,13 +103,14 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
     """
     whole = capture.whole
     traced, moved, used = np.zeros((3, whole.files.num_rows, NOWHERE + 1), dtype=bool)
-    refused = 0
+    refused, (streams, opened) = 0, np.zeros((2, whole.files.num_rows, len(APIS)), dtype=bool)
     for table in whole.usages():
         op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
         is_traced, data = codes(table, "origin") != RECONSTRUCTED, (op == READ) | (op == WRITE)
         counted = capture.api_mask[api] & (is_traced | reconstruct)
         for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):
             mark[file_id[mask], LAYER_OF_API[api[mask]]] = True
+        streams[file_id[data], api[data]] = opened[file_id[op == _OPEN], api[op == _OPEN]] = True
         refused += int(table["operations"].to_numpy()[LAYER_OF_API[api] == NOWHERE].sum())
     traced, moved, used = (found[:, :BESIDE] for found in (traced, moved, used))
     present = np.where(moved.any(axis=1, keepdims=True), moved, used)
@@ -115,4 +119,5 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
     if preferred is not None:
         lowest = np.where(present[:, preferred], preferred, lowest)
     overlap = bool((used.sum(axis=1) > 1).any()) or refused > 0
-    return FileLayers(of_file=lowest.astype(np.int8), overlap=overlap, refused=refused)
+    on_descriptor = streams[:, _STREAM] & ~opened[:, _STREAM] & opened[:, _POSIX]
+    return FileLayers(of_file=lowest.astype(np.int8), overlap=overlap, refused=refused, on_descriptor=on_descriptor)

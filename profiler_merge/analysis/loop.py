@@ -23,9 +23,9 @@ from dxt_replay.traces.measures.intervals import Intervals, StreamingUnion
 from dxt_replay.traces.measures.log_waits import with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.measures.span_times import are_evaluations, are_log_waits, are_on_gpu
+from dxt_replay.traces.row_order import step_row_at
 from dxt_replay.traces.schema import NO_STEP, READING_WAITS, RECONSTRUCTED, SPAN_KINDS, WRITE, codes
 from dxt_replay.traces.stable_order import runs
-from dxt_replay.traces.steps import step_row_at
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_duration, ns_to_seconds
 

@@ -31,7 +31,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.row_order import order_by_start
+from dxt_replay.traces.row_order import order_by_start, step_at
 from dxt_replay.traces.schema import (
     BACKGROUND_SAVE,
     BACKGROUND_WAIT,
@@ -43,7 +43,6 @@ from dxt_replay.traces.schema import (
     RECONSTRUCTED,
     WRITE,
 )
-from dxt_replay.traces.steps import step_at
 from dxt_replay.traces.units import format_count, format_duration
 
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])

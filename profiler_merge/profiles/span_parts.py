@@ -10,8 +10,8 @@ import numpy as np
 
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.row_order import step_at
 from dxt_replay.traces.schema import SPAN_KINDS, UNION_THREAD
-from dxt_replay.traces.steps import step_at
 
 STEP, COMPUTE, INPUT_WAIT, PIPELINE, CHECKPOINT, COLLECTIVE, OTHER = (
     SPAN_KINDS.index(kind)

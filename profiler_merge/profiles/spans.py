@@ -22,8 +22,8 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     SpanColumns,
     covered,
 )
+from dxt_replay.traces.row_order import step_at
 from dxt_replay.traces.schema import GPU_COMPUTE, GPU_STEP, NO_STEP, TPU_COMPUTE
-from dxt_replay.traces.steps import step_at
 
 NEARLY_ALL = 0.95
 """Share of the steps in a profile from which its work stands for the whole loop."""

@@ -21,8 +21,8 @@ from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.plan.operations import OperationBatch
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.row_order import step_at
 from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, OWN_IO, SPAN_KINDS, codes
-from dxt_replay.traces.steps import step_at
 
 ENTRY, FETCH, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
 """Kinds of an event. ENTRY: from the capture's start to the first step, while the application loads. FETCH: a step

@@ -102,6 +102,9 @@ class LayerChoice:
         if self.api in ("posix", "mpiio", "s3"):
             # The flush of a stream hands data to the kernel, which these do with each write, or at no other call.
             mask &= (api != _STREAM) | (codes(batch, "op") != _SYNC)
+        elif self.api != "stdio" and self.files.on_descriptor.any():
+            bare = self.files.on_descriptor[batch.column("file_id").to_numpy()]
+            mask &= (api != _STREAM) | (codes(batch, "op") != _SYNC) | ~bare
         if self.chunks.layouts and "operations" not in batch.schema.names:
             mask &= ~self.chunks.own_rows(batch)
         return mask
@@ -113,6 +116,8 @@ class LayerChoice:
         backend = np.full(len(api), MPIIO, dtype=np.int8) if self.api == "mpiio" else _BACKEND_OF_API[api]
         if self.collective.any():
             backend = np.where((api == _COLLECTIVE) & self.collective[file_id], np.int8(MPIIO_COLLECTIVE), backend)
+        if self.api != "mpiio" and self.files.on_descriptor.any():  # a stream of its own would open the file once more
+            backend = np.where((api == _STREAM) & self.files.on_descriptor[file_id], np.int8(POSIX), backend)
         if self.api == "hdf5" and self.hdf5.any():
             backend = np.where((api != _STREAM) & self.hdf5[file_id], np.int8(HDF5), backend)
         return backend

@@ -36,9 +36,8 @@ from dxt_replay.replay.plan.layers import SLOT_USE, LayerChoice, RankSurvey
 from dxt_replay.replay.plan.pacing import Pacing, due_ns
 from dxt_replay.replay.plan.spill import RowQueue, SpillFile
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.row_order import few_together
+from dxt_replay.traces.row_order import few_together, step_at
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, OPEN_FLAGS, SPAN_KINDS, codes
-from dxt_replay.traces.steps import step_at
 from dxt_replay.traces.store.reader import Capture
 
 PROCESS_ITEMS = 1 << 19  # in the rings of a process's lanes, about 50 MB with what is remembered of them

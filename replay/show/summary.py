@@ -469,7 +469,8 @@ def finding_sections(found: Sequence[Finding], summary: Summary) -> list[Section
         lines = []
         for each in members[:MOST_BRIEF]:
             less = "" if each.at_stake_s in (None, most_s) else f" (at most {seconds(each.at_stake_s)} of it)"
-            lines.append(f"{each.severity}: {each.title}{less}. {_sentence(each.remedy)}")
+            first_sentence = re.match(r".*?[.:](?= [A-Z]|$)|.*", each.remedy)[0].rstrip(".:")  # type: ignore[index]
+            lines.append(f"{each.severity}: {each.title}{less}. {first_sentence}.")
         if len(members) > MOST_BRIEF:
             lines.append(f"and {format_counted(len(members) - MOST_BRIEF, 'more finding')}")
         sections.append(prose(text, lines, brief=True))
@@ -477,11 +478,6 @@ def finding_sections(found: Sequence[Finding], summary: Summary) -> list[Section
         lines = [each.evidence, each.remedy, f"Reported because: {each.threshold}.", *each.files[:SHOWN_FILES]]
         sections.append(Section(title=each.title, rows=tuple((line,) for line in lines), prose=True, brief=()))
     return sections
-
-
-def _sentence(text: str) -> str:
-    """The first sentence of a text, without the code behind its colon."""
-    return re.match(r".*?[.:](?= [A-Z]|$)|.*", text)[0].rstrip(".:") + "."  # type: ignore[index]
 
 
 # ---------------------------------------------------------------------------------------------------- the storage limit

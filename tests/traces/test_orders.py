@@ -9,10 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dxt_replay.traces.row_order import distinct, distinct_rows, few_together, order_by_start
+from dxt_replay.traces.row_order import distinct, distinct_rows, few_together, order_by_start, step_at, step_row_at
 from dxt_replay.traces.schema import NO_STEP
 from dxt_replay.traces.stable_order import runs, stable_order
-from dxt_replay.traces.steps import step_at, step_row_at
 
 
 @given(st.lists(st.integers(0, 5) | st.integers(0, 2**17) | st.integers(0, 2**40) | st.integers(-9, 9), max_size=40))

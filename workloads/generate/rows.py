@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.traces.row_order import step_at
 from dxt_replay.traces.schema import (
     APIS,
     DEPENDENCY_COLUMNS,
@@ -20,7 +21,6 @@ from dxt_replay.traces.schema import (
     UNION_THREAD,
     table_from_columns,
 )
-from dxt_replay.traces.steps import step_at
 from dxt_replay.workloads.generate.checkpoints import FileOperations
 from dxt_replay.workloads.generate.clock import Times
 from dxt_replay.workloads.generate.plan import Pass

@@ -21,23 +21,25 @@ OPS = [
     write(2, start_ns=4, length=8, api="STDIO"),
     Op("sync", 2, start_ns=5, api="STDIO", origin="reconstructed"),
     Op("open", 3, start_ns=6, offset=-1, origin="reconstructed"),
+    Op("open", 4, start_ns=7),  # np.save makes its stream of a descriptor
+    *(write(4, start_ns=8, length=8, api="STDIO"), Op("sync", 4, start_ns=9, api="STDIO")),
 ]
-FILES = [File("/a.h5", format="hdf5"), "/b", "/log", File("/looked-at", size=0)]
+FILES = [File("/a.h5", format="hdf5"), "/b", "/log", File("/looked-at", size=0), "/a.npy"]
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         # The lowest layer, through what it was recorded at.
-        ({}, "0 posix, 3 mpiio, 4 stdio, 5 stdio, 6 posix"),
-        ({"reconstruct": False}, "0 posix, 3 mpiio, 4 stdio"),
-        ({"api": "stdio"}, "0 stdio, 3 stdio, 4 stdio, 5 stdio, 6 stdio"),
-        ({"api": "null"}, "0 null, 3 null, 4 null, 5 null, 6 null"),
+        ({}, "0 posix, 3 mpiio, 4 stdio, 5 stdio, 6 posix, 7 posix, 8 posix"),
+        ({"reconstruct": False}, "0 posix, 3 mpiio, 4 stdio, 7 posix, 8 posix"),
+        ({"api": "stdio"}, ", ".join(f"{row} stdio" for row in (0, *range(3, 10)))),
+        ({"api": "null"}, ", ".join(f"{row} null" for row in (0, *range(3, 9)))),
         # The flush of a stream is nothing without streams.
-        ({"api": "posix"}, "0 posix, 3 posix, 4 posix, 6 posix"),
+        ({"api": "posix"}, "0 posix, 3 posix, 4 posix, 6 posix, 7 posix, 8 posix"),
         # A higher layer where there are rows of it.
-        ({"api": "mpiio"}, "1 mpiio, 3 mpiio, 4 mpiio, 6 mpiio"),
-        ({"api": "hdf5"}, "2 hdf5, 3 mpiio, 4 stdio, 5 stdio, 6 posix"),
+        ({"api": "mpiio"}, "1 mpiio, 3 mpiio, 4 mpiio, 6 mpiio, 7 mpiio, 8 mpiio"),
+        ({"api": "hdf5"}, "2 hdf5, 3 mpiio, 4 stdio, 5 stdio, 6 posix, 7 posix, 8 posix"),
     ],
 )
 def test_rows_and_back_ends(tmp_path, options, expected):
