@@ -282,7 +282,7 @@ def test_the_demo_replays_a_bundled_capture_and_says_what_to_do_next(tmp_path, s
     document = json.loads(printed.out)
     comparison = document["comparisons"]["imagenet"]
     assert all(comparison["exact"][name] for name in ("operations", "bytes", "files", "order"))
-    assert comparison["similarity"]["workload_cosine"] == pytest.approx(1.0)
+    assert comparison["similarity"]["workload_cosine"] > 0.999  # some factors are times, ten times shorter here
     assert comparison["thresholds"] == json.loads(json.dumps(asdict(THRESHOLDS))), "those of compare"
     assert "596 reads and writes" in printed.err
     assert (document["output"], document["reports"]) == ("out", {"imagenet": "out/imagenet.html"})
