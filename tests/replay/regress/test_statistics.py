@@ -183,8 +183,7 @@ def test_the_reasons_and_how_many_pairs_are_needed():
     # The interval reaches twice as far as it may: four times the pairs.
     far, wide = judge(found(1.1**-1, 1.1, 1.1**3), RULE), judge(found(1.05**-2, 1.0, 1.05**2), RULE)
     for doubtful in (unseen, far, wide):
-        assert doubtful.verdict is Verdict.INCONCLUSIVE
-        assert doubtful.pairs_needed in (40, 41)
+        assert (doubtful.verdict, doubtful.pairs_needed in (40, 41)) == (Verdict.INCONCLUSIVE, True)
         assert str(doubtful.pairs_needed) in doubtful.reason
     assert judge(found(None, 2.0, None, pairs=3), RULE).pairs_needed == 6
     assert judge(found(0.98, math.exp(RULE.margin * (1 - 1e-9)), 1.12), RULE).pairs_needed is None
@@ -223,5 +222,7 @@ def test_the_inverse_is_said_of_a_metric_that_is_better_when_larger():
     """`tests/golden` has the other sentences."""
     said = headline(Verdict.REGRESSION, "", found(0.75, 0.8, 0.85), more_is_better=True)
     assert said == "The candidate is 25.0 % slower (17.6 to 33.3 %): regression."
+    said = headline(Verdict.IMPROVEMENT, "", found(0.2, 0.25, 0.4), more_is_better=False)
+    assert said == "The candidate is 4.0 times faster (2.5 to 5.0): improvement."
     texts = {1.031: "+3.1 %", 0.5: "-50.0 %", 66.24: "66.2 x", 248.2: "248 x"}
     assert {ratio: change_text(ratio) for ratio in texts} == texts
