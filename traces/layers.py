@@ -103,14 +103,15 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
     """
     whole = capture.whole
     traced, moved, used = np.zeros((3, whole.files.num_rows, NOWHERE + 1), dtype=bool)
-    refused, (streams, opened) = 0, np.zeros((2, whole.files.num_rows, len(APIS)), dtype=bool)
+    refused, seen = 0, np.zeros((whole.files.num_rows, 4), dtype=bool)
     for table in whole.usages():
         op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
         is_traced, data = codes(table, "origin") != RECONSTRUCTED, (op == READ) | (op == WRITE)
         counted = capture.api_mask[api] & (is_traced | reconstruct)
         for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):
             mark[file_id[mask], LAYER_OF_API[api[mask]]] = True
-        streams[file_id[data], api[data]] = opened[file_id[op == _OPEN], api[op == _OPEN]] = True
+        stream, opens = api == _STREAM, op == _OPEN
+        seen[file_id, np.select((stream & data, stream & opens, opens & (api == _POSIX)), (0, 1, 2), 3)] = True
         refused += int(table["operations"].to_numpy()[LAYER_OF_API[api] == NOWHERE].sum())
     traced, moved, used = (found[:, :BESIDE] for found in (traced, moved, used))
     present = np.where(moved.any(axis=1, keepdims=True), moved, used)
@@ -119,5 +120,5 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
     if preferred is not None:
         lowest = np.where(present[:, preferred], preferred, lowest)
     overlap = bool((used.sum(axis=1) > 1).any()) or refused > 0
-    on_descriptor = streams[:, _STREAM] & ~opened[:, _STREAM] & opened[:, _POSIX]
+    on_descriptor = seen[:, 0] & ~seen[:, 1] & seen[:, 2]
     return FileLayers(of_file=lowest.astype(np.int8), overlap=overlap, refused=refused, on_descriptor=on_descriptor)

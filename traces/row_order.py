@@ -1,4 +1,4 @@
-"""Orders and groups rows, in time proportional to their number for rows as they come; and the step of each. Pure.
+"""Orders and groups rows, in time proportional to their number for rows as they come, and finds their steps. Pure.
 
 Rows of a log are almost in order: those of each file are, one file after the other. Codes, ranks and lanes are small.
 """

@@ -151,8 +151,8 @@ def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int
     """Files of a `FILES_SCHEMA` table that were opened and never read through a call, and hold something.
 
     job_ns: begin and end of the job, CLOCK_REALTIME. A file that was written meanwhile is not its input. never: ids of
-    files that were not mapped, as their counters tell. Lock files and markers of a page hold nothing that matters. One
-    whose reads are booked to another file (`_read_again`) was not mapped.
+    files that were not mapped, as their counters tell. Lock files and markers of a page hold nothing that matters. A
+    file whose reads are booked to another (`_read_again`) was not mapped.
     """
     found, sizes = [], {}
     sure = probably_mapped(files)
@@ -184,10 +184,9 @@ def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int
 
 
 def _read_again(files: pa.Table) -> Counter[int]:
-    """How many files were read by so many bytes more than their opens explain, each of which read the whole file.
+    """Number of files by the bytes that were read of them beyond the whole file at each open.
 
-    Darshan books the reads of a file to another one where a thread opens it while another thread closes that one, whose
-    descriptor it gets: one file is then opened and never read, the other has the bytes of both."""
+    Where a thread opens a file while another closes one, Darshan 3.5.0 may book its reads to the closed one."""
     opens, moved = (files[f"posix_{name}"].fill_null(0).to_numpy() for name in ("opens", "bytes_read"))
     again = np.flatnonzero((opens > 0) & (moved > 0))
     stats = ((file, _status(files["path"][file].as_py())) for file in again.tolist())

@@ -80,8 +80,8 @@ class ProfilesByRank:
             left, kept = sorted((self._marked[rank], kept))
             if max(left[2], kept[2]) < min(left[3], kept[3]):
                 raise ProfileError(
-                    f"{left[-1][0]} and {kept[-1][0]} are both of rank {rank}: give the marks of one run, record "
-                    "programs that train side by side each by itself, and name folders of marks rank0, rank1 ..."
+                    f"{left[-1][0]} and {kept[-1][0]} were made at the same time, and both are of rank {rank}: record "
+                    "two programs each by itself; put the marks of two ranks into folders rank0, rank1 ..."
                 )
             self.warnings.append(
                 f"rank {rank} trained more than once: the {format_counted(left[1], 'step')} of process {left[4]} are "

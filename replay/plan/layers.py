@@ -99,12 +99,12 @@ class LayerChoice:
             mask = self.files.counted(api, batch.column("file_id").to_numpy())
         if not self.reconstruct:
             mask &= codes(batch, "origin") != RECONSTRUCTED
+        # The flush of a stream hands data to the kernel, which others do with each write, or at no other call.
+        flushes = (api == _STREAM) & (codes(batch, "op") == _SYNC)
         if self.api in ("posix", "mpiio", "s3"):
-            # The flush of a stream hands data to the kernel, which these do with each write, or at no other call.
-            mask &= (api != _STREAM) | (codes(batch, "op") != _SYNC)
+            mask &= ~flushes
         elif self.api != "stdio" and self.files.on_descriptor.any():
-            bare = self.files.on_descriptor[batch.column("file_id").to_numpy()]
-            mask &= (api != _STREAM) | (codes(batch, "op") != _SYNC) | ~bare
+            mask &= ~(flushes & self.files.on_descriptor[batch.column("file_id").to_numpy()])
         if self.chunks.layouts and "operations" not in batch.schema.names:
             mask &= ~self.chunks.own_rows(batch)
         return mask

@@ -97,7 +97,7 @@ def _merged(merged: MergeResult) -> str:
     elif min(known) >= _WHOLE:
         whole = [each for each in (coverage.bytes, coverage.operations) if each is not None]
         streams = ", the rest went through C streams, which DXT does not trace" if min(whole) < _WHOLE else ""
-        half = " by operations, unknown by bytes" if coverage.traceable[0] is None else ""
+        half = " of the operations (of the bytes it is not known)" if coverage.traceable[0] is None else ""
         said.append(f"trace coverage {share(min(whole)) if streams else '100 %'}{half}{streams}")
     else:
         said.append(f"but the trace is partial: coverage {share(min(known))}")

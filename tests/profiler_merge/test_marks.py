@@ -327,7 +327,7 @@ def test_of_programs_that_train_one_after_the_other_the_longest_counts(later_s, 
         shifted(path, own["left"].host, begin_ns["fork"] - begin_ns["left"] + later_s * 1_000_000_000)
     found = find_profiles(tmp_path / "p")
     if not later_s:
-        with pytest.raises(ProfileError, match=r"both of rank 0.*train side by side each by itself"):
+        with pytest.raises(ProfileError, match=r"both are of rank 0.*two programs each by itself"):
             merge([], found, tmp_path / "a.capture")
         return
     result = merge([], found, tmp_path / "a.capture")

@@ -294,7 +294,7 @@ def test_bytes_of_c_streams_are_counted_and_not_traced_and_a_partial_trace_is_to
     text = "trace coverage 25.00 %, the rest went through C streams, which DXT does not trace"
     assert text in str(merge_sections(result))
     info = replace(result.info, coverage=Coverage(bytes=None, operations=1.0))
-    assert "trace coverage 100 % by operations, unknown by bytes" in str(merge_sections(replace(result, info=info)))
+    assert "100 % of the operations (of the bytes it is not known)" in str(merge_sections(replace(result, info=info)))
     # Traced 100 bytes, through streams 300, mapped 100.
     mapped = Unseen(kind="mapped", name="/a", bytes=100)
     both = with_unseen(Coverage(bytes=0.25, operations=0.5, without_streams=(1.0, 1.0)), 400, (mapped,))
