@@ -318,9 +318,11 @@ class SummaryCollector(Collector):
         pattern = by_counters or self._pattern.counts
         operations = OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other)
         moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
+        kinds = [source.kind for source in info.sources]  # also of a capture that was made from another one
+        recorder = next((kind for kind in kinds if kind in RECORDINGS), kinds[0] if kinds else None)
         return Summary(
             job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s or None, exe=info.job.exe),
-            recorded_by=None if nothing_recorded(unseen) else _recorded_by(info),
+            recorded_by=None if nothing_recorded(unseen) else recorder,
             generated=generated(info),
             operations=operations,
             bytes=moved,
@@ -378,12 +380,6 @@ class SummaryCollector(Collector):
         ranks = self._capture.ranks
         whole = ranks == self._capture.whole.ranks
         return max(self._capture.info.job.nprocs, len(ranks)) if whole else len(ranks)
-
-
-def _recorded_by(info: CaptureInfo) -> str | None:
-    """The recorder of the operations, also for a capture that was made from another one."""
-    kinds = [source.kind for source in info.sources]
-    return next((kind for kind in kinds if kind in RECORDINGS), kinds[0] if kinds else None)
 
 
 def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts) -> Reconstructed:

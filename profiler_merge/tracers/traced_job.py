@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_process
+from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_process, trained
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
@@ -204,6 +204,10 @@ def rank_processes(
     marks = [read_process(files[0]) for each in folders for files in ranks_of(sorted(each.glob("profile/*.marks")))]
     loops = {each.pid: each.rank if each.rank >= 0 else None for each in marks}
     marked = [process for process in processes if process.pid in loops]
+    # Programs that a script runs one after the other are of one rank, that of the longest training.
+    times = {each.pid: trained(each) for each in marks} if len(marked) > 1 and {*loops.values()} == {None} else {}
+    _, _, begin, end = max(times.values(), default=(False, 0, 0, 0))
+    apart = [each for each in marked if times and (times[each.pid][3] <= begin or times[each.pid][2] >= end)]
     children: dict[int, list[TracedProcess]] = {process.number: [] for process in processes}
     for process in processes:
         if process.parent is not None:
@@ -216,7 +220,7 @@ def rank_processes(
             found += children[process.number]
         return [first, *sorted(found[1:], key=lambda process: (process.started_ns, process.number))]
 
-    firsts = marked
+    firsts = [process for process in marked if process not in apart]
     if len(marked) < 2:
         firsts = []
         for root in processes:
@@ -230,7 +234,9 @@ def rank_processes(
     is_numbered = len(set(known)) == len(firsts)
     if is_numbered:
         firsts = [firsts[place] for place in sorted(range(len(firsts)), key=known.__getitem__)]
-    ranks = tuple(TracedRank(processes=tuple(tree(first))) for first in firsts)
+    beside = [process for each in apart for process in tree(each)]
+    trees = ([*tree(first), *(beside if times.get(first.pid, ())[2:] == (begin, end) else ())] for first in firsts)
+    ranks = tuple(TracedRank(processes=tuple(dict.fromkeys(each))) for each in trees)
 
     warnings = []
     kept = {process.number for rank in ranks for process in rank.processes}

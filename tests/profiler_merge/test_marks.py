@@ -470,3 +470,22 @@ def test_batches_beyond_the_bound_are_sums_and_no_step_is_made_up_of_them(proces
     steps = training_loop(marks.own).steps
     assert len(steps) == 3  # 0, 128 and 129: that of 1 would reach over the sum
     assert (np.diff(steps) < 10 * MS).all()
+
+
+def test_programs_that_strace_saw_train_one_after_the_other_are_of_one_rank(tmp_path):
+    """The marks of `script`; the calls are made: each program reads a file while it trains."""
+    shutil.copytree(MARKS / "script", tmp_path / "r", ignore=shutil.ignore_patterns("*.darshan"))
+    own = [each for each in map(read_process, sorted((tmp_path / "r/profile").glob("*.marks"))) if each.loops]
+    lines = [
+        f"{pid} {training_loop(each).steps.min() / 1e9:.6f} {call} <0.000100>\n"
+        for each in sorted(own, key=lambda each: each.rows["t"].min())
+        for pid, call in (
+            (9, f"fork() = {each.pid}"),
+            (each.pid, 'openat(AT_FDCWD, "/d/a", O_RDONLY) = 3</d/a>'),
+            (each.pid, 'read(3</d/a>, ""..., 9) = 9'),
+        )
+    ]
+    (tmp_path / "r/logs/job.strace").write_text("".join(lines))
+    result = merge([tmp_path / "r/logs/job.strace"], find_profiles(tmp_path / "r/profile"), tmp_path / "a.capture")
+    assert (result.info.ranks, spans_of(result)["step"]) == ((0,), 12)
+    assert any("trained more than once: the 10 steps" in text for text in result.info.warnings)
